@@ -128,7 +128,7 @@ def _healthy(client: str) -> bool:
 def free_ports(count: int) -> list[int]:
     """Ports of loopback that nobody listens on."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    ports = [sock.getsockname()[1] for sock in sockets]
+    for sock in sockets:
+        sock.close()
     return ports

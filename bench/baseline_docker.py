@@ -29,8 +29,8 @@ class BarePods:
         rows = [
             self._client.inspect_container(container["Id"]) for container in self._client.containers(filters=filters)
         ]
-        self._box = _wish(next(row for row in rows if row["HostConfig"]["NetworkMode"] == "none"))
-        self._main = _wish(next(row for row in rows if row["HostConfig"]["NetworkMode"] != "none"))
+        self._box = _wish(next(container for container in rows if container["HostConfig"]["NetworkMode"] == "none"))
+        self._main = _wish(next(container for container in rows if container["HostConfig"]["NetworkMode"] != "none"))
         self._made: list[str] = []
 
     def make(self, name: str) -> float:
@@ -51,7 +51,11 @@ class BarePods:
     def remove(self) -> None:
         """All that was made."""
         with ThreadPoolExecutor(max(IN_FLIGHT)) as threads:
-            list(threads.map(lambda one: self._client.remove_container(one, force=True, v=True), self._made))
+            list(
+                threads.map(
+                    lambda container_id: self._client.remove_container(container_id, force=True, v=True), self._made
+                )
+            )
         self._made.clear()
 
     def close(self) -> None:
@@ -59,16 +63,16 @@ class BarePods:
         self.remove()
         self._client.close()
 
-    def _start(self, wish: dict[str, Any], name: str) -> str:
-        identity = str(self._client.create_container_from_config(wish, name)["Id"])
+    def _start(self, config: dict[str, Any], name: str) -> str:
+        identity = str(self._client.create_container_from_config(config, name)["Id"])
         self._made.append(identity)
         self._client.start(identity)
         return identity
 
 
-def _wish(row: dict[str, Any]) -> dict[str, Any]:
+def _wish(container: dict[str, Any]) -> dict[str, Any]:
     """What Docker has to be asked for to make such a container again."""
-    return {**row["Config"], "HostConfig": row["HostConfig"], "Labels": {}}
+    return {**container["Config"], "HostConfig": container["HostConfig"], "Labels": {}}
 
 
 def best_in_flight(bare: BarePods, count: int) -> int:

@@ -82,7 +82,7 @@ async def _rounds(cluster: NetnsCluster, node: str, address: str, spaces: list[s
             }
             begin = time.perf_counter()
             felt = [asyncio.to_thread(_felt, space, ready) for space in spaces]
-            waiting = [asyncio.ensure_future(one) for one in felt]
+            waiting = [asyncio.ensure_future(coroutine) for coroutine in felt]
             await client.patch_status(Pod, "end", "default", {"status": status})
             return (max(await asyncio.gather(*waiting)) - begin) * 1000
 

@@ -42,19 +42,19 @@ def _count(pods: tuple[int, ...], name: str, pairs: int, say: Callable[[str], No
             say(f"{protocol} between {len(spaces)} pods")
             _appctl(nodes[0], "revalidator/purge")
             _everyone(spaces, addresses, talk)
-            found = sum("in_port" in flow for flow in _appctl(nodes[0], "dpctl/dump-flows").splitlines())
-            figures.append(Measurement(f"megaflows, {name}, {protocol}", "flows", (float(found),), f"{pairs} + some"))
-        for one in listening:
-            one.close()
+            flows = sum("in_port" in flow for flow in _appctl(nodes[0], "dpctl/dump-flows").splitlines())
+            figures.append(Measurement(f"megaflows, {name}, {protocol}", "flows", (float(flows),), f"{pairs} + some"))
+        for sock in listening:
+            sock.close()
     return figures
 
 
 def _listener(space: str) -> socket.socket:
     """Takes datagrams, so that no ICMP error goes back for them."""
     with inside(space):
-        one = socket.socket(type=socket.SOCK_DGRAM)
-    one.bind(("", PORT))
-    return one
+        sock = socket.socket(type=socket.SOCK_DGRAM)
+    sock.bind(("", PORT))
+    return sock
 
 
 def _everyone(spaces: list[str], addresses: list[IPv4Address], talk: Callable[[IPv4Address], None]) -> None:
@@ -74,15 +74,15 @@ def _everyone(spaces: list[str], addresses: list[IPv4Address], talk: Callable[[I
 
 def _udp(address: IPv4Address) -> None:
     for _ in range(3):
-        with socket.socket(type=socket.SOCK_DGRAM) as one:
-            one.sendto(b"x", (str(address), PORT))
+        with socket.socket(type=socket.SOCK_DGRAM) as sock:
+            sock.sendto(b"x", (str(address), PORT))
 
 
 def _tcp(address: IPv4Address) -> None:
     """Nobody listens; the answer comes all the same."""
-    with socket.socket() as one:
-        one.settimeout(1)
-        one.connect_ex((str(address), PORT))
+    with socket.socket() as sock:
+        sock.settimeout(1)
+        sock.connect_ex((str(address), PORT))
 
 
 def _icmp(address: IPv4Address) -> None:

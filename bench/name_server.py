@@ -32,16 +32,16 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
     }
     figures = []
     with _process("names") as server, _process("echo") as bare:
-        for what, asked in questions.items():
+        for what, queries in questions.items():
             say(f"{what}: {ROUNDS} rounds of {QUESTIONS:,} questions")
             rates, floors, cores, clients = [], [], [], []
-            _ask(server, asked, len(asked))
+            _ask(server, queries, len(queries))
             for _ in range(ROUNDS):
-                rate, core, client = _ask(server, asked, QUESTIONS)
+                rate, core, client = _ask(server, queries, QUESTIONS)
                 rates.append(rate)
                 cores.append(core)
                 clients.append(client)
-                floors.append(_ask(bare, asked, QUESTIONS)[0])
+                floors.append(_ask(bare, queries, QUESTIONS)[0])
             figures.append(
                 Measurement(f"names: {what}", "answers/s", tuple(rates), "20,000", "UDP echo", tuple(floors))
             )
@@ -62,9 +62,9 @@ def _changes(say: Callable[[str], None]) -> list[Measurement]:
         begin = time.perf_counter()
         directory.replace(services, slices)
         loads.append((time.perf_counter() - begin) * 1000)
-        for item in slices[:100]:
+        for endpoint_slice in slices[:100]:
             begin = time.perf_counter()
-            directory.put_slice((item.metadata.namespace, item.metadata.name), item)
+            directory.put_slice((endpoint_slice.metadata.namespace, endpoint_slice.metadata.name), endpoint_slice)
             changes.append((time.perf_counter() - begin) * 1000)
     return [Measurement("names: load all", "ms", tuple(loads)), Measurement("names: change one", "ms", tuple(changes))]
 
@@ -92,14 +92,14 @@ def _process(kind: str) -> Iterator[tuple[psutil.Process, int]]:
 def _ask(server: tuple[psutil.Process, int], questions: list[bytes], count: int) -> tuple[float, float, float]:
     """Ask, some at the same time. Answers a second, a second of the server's processor, and of our own."""
     process, port = server
-    asked = cycle(questions)
+    queries = cycle(questions)
     with socket.socket(type=socket.SOCK_DGRAM) as udp:
         udp.connect(("127.0.0.1", port))
         udp.settimeout(5)
         begin, own, clock = _seconds(process), time.process_time(), time.perf_counter()
         for _ in range(count // IN_FLIGHT):
             for _ in range(IN_FLIGHT):
-                udp.send(next(asked))
+                udp.send(next(queries))
             for _ in range(IN_FLIGHT):
                 udp.recv(4096)
         done = count // IN_FLIGHT * IN_FLIGHT

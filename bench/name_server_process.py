@@ -51,7 +51,9 @@ def slices() -> list[EndpointSlice]:
                 name=f"s{number}-1", namespace=f"n{number % 100}", labels={SERVICE_LABEL: f"s{number}"}
             ),
             address_type="IPv4",
-            endpoints=tuple(Endpoint(addresses=(str(first + number * ENDPOINTS + one),)) for one in range(ENDPOINTS)),
+            endpoints=tuple(
+                Endpoint(addresses=(str(first + number * ENDPOINTS + index),)) for index in range(ENDPOINTS)
+            ),
         )
         for number in range(SERVICES)
     ]

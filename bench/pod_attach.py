@@ -160,12 +160,12 @@ async def _rounds(
         await _one(pods, floor, spaces[number % len(spaces)], target, times)
     for _ in range(BURSTS):
         await _burst(pods, floor, spaces, times)
-    one, many = budgets
+    single, many = budgets
     answered, pinged, detached = tuple(times.answered), tuple(times.pinged), tuple(times.detached)
     flight = f"attach, {len(spaces)} in flight, {where}"
     return [
-        Measurement(f"attach, {where}: answered", "ms", answered, one, FLOOR, tuple(times.floor)),
-        Measurement(f"attach, {where}: first ping answered", "ms", pinged, one, FLOOR, tuple(times.floor)),
+        Measurement(f"attach, {where}: answered", "ms", answered, single, FLOOR, tuple(times.floor)),
+        Measurement(f"attach, {where}: first ping answered", "ms", pinged, single, FLOOR, tuple(times.floor)),
         Measurement(f"detach, {where}", "ms", detached, "", FLOOR, tuple(times.floor_detached)),
         Measurement(flight, "pods/s", tuple(times.rate), many, FLOOR, tuple(times.floor_rate)),
     ]

@@ -120,22 +120,22 @@ def _pod(name: str) -> Pod:
 
 
 async def _in_turn(pods: Pods) -> list[Measurement]:
-    ours, told, pair, alone = [], [], [], []
+    ours, reported, pair, alone = [], [], [], []
     async with pods.like_ours() as bare:
         for _ in range(ROUNDS):
             (name,) = await pods.make(1)
             bound = await pods.watched.wait(name, "bound")
             ours.append((await pods.ran(name) - bound) * 1000)
-            told.append((await pods.watched.wait(name, "Running") - bound) * 1000)
+            reported.append((await pods.watched.wait(name, "Running") - bound) * 1000)
             await pods.drop([name])
             pair.append(await asyncio.to_thread(_pair, bare))
             alone.append(await asyncio.to_thread(_docker_run, pods.node))
-    over = tuple(one - floor for one, floor in zip(ours, pair, strict=True))
+    over = tuple(duration - floor for duration, floor in zip(ours, pair, strict=True))
     return [
         Measurement("pod start, bound to running", "ms", tuple(ours), "", PAIR, tuple(pair)),
         Measurement("pod start, over Docker's own time", "ms", over, "20 ms"),
         Measurement("pod start, beside one docker run", "ms", tuple(ours), "", RUN, tuple(alone)),
-        Measurement("pod start, bound to Running on the master", "ms", tuple(told), "", PAIR, tuple(pair)),
+        Measurement("pod start, bound to Running on the master", "ms", tuple(reported), "", PAIR, tuple(pair)),
     ]
 
 
@@ -191,17 +191,17 @@ async def _bursts(pods: Pods, say: Callable[[str], None]) -> list[Measurement]:
         in_flight = await asyncio.to_thread(best_in_flight, bare, BURST // 2)
         floor = f"{BARE}, {in_flight} in flight"
         for many, times, budget in ((BURST, BURSTS, "5.5/s"), (CROWD - 1, 1, "")):
-            ours, told, bares = [], [], []
+            ours, reported, bares = [], [], []
             for number in range(times):
                 say(f"{many} pods at once, {number + 1} of {times}; beside it {floor}")
                 ran, running = await _burst(pods, many)
                 ours.append(ran)
-                told.append(running)
+                reported.append(running)
                 bares.append(await asyncio.to_thread(bare.rate, many, in_flight))
             figures += [
                 Measurement(f"{many} pods at once, running", "pods/s", tuple(ours), budget, floor, tuple(bares)),
                 Measurement(
-                    f"{many} pods at once, Running on the master", "pods/s", tuple(told), "", floor, tuple(bares)
+                    f"{many} pods at once, Running on the master", "pods/s", tuple(reported), "", floor, tuple(bares)
                 ),
             ]
     rss = psutil.Process(pods.node.agent_pid).memory_info().rss / 1e6

@@ -35,9 +35,9 @@ class RawWatches:
         except BaseException:
             self._close()
             raise
-        for one in self._sockets:
-            one.setblocking(False)
-            self._ready.register(one.fileno(), selectors.EVENT_READ)
+        for sock in self._sockets:
+            sock.setblocking(False)
+            self._ready.register(sock.fileno(), selectors.EVENT_READ)
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None) -> None:
@@ -45,23 +45,23 @@ class RawWatches:
 
     def _close(self) -> None:
         self._ready.close()
-        for one in self._sockets:
-            one.close()
+        for sock in self._sockets:
+            sock.close()
 
     def _opened(self) -> ssl.SSLSocket:
         plain = socket.create_connection(self._address, PATIENCE_SECONDS)
-        one = self._context.wrap_socket(plain, server_hostname=self._address[0])
-        one.sendall(self._request)
+        sock = self._context.wrap_socket(plain, server_hostname=self._address[0])
+        sock.sendall(self._request)
         head = b""
         while b"\r\n\r\n" not in head:
-            head += one.recv(4096)
+            head += sock.recv(4096)
         if b" 200 " not in head.partition(b"\r\n")[0]:
             raise ConnectionError(f"the server answers {head[:200]!r}")
-        return one
+        return sock
 
     def last_after(self, begin: float) -> float:
         """Seconds from a moment (time.monotonic) until every connection has got something. Raises TimeoutError."""
-        left = {one.fileno() for one in self._sockets}
+        left = {sock.fileno() for sock in self._sockets}
         while left:
             ready = self._ready.select(PATIENCE_SECONDS)
             if not ready:

@@ -50,18 +50,18 @@ spec:
 
 def measure(say: Callable[[str], None]) -> list[Measurement]:
     """Both ways, by both protocols; every byte is compared by its checksum."""
-    with Place() as place:
-        place.agent(f"--node-ip={ADDRESS}", "--address=0.0.0.0", "--heartbeat-seconds=10")
-        big = Big(place.root / "data")
-        place.kubectl("apply", "-f", "-", stdin=POD.replace("FOLDER", str(big.path.parent)))
-        wait_until(lambda: place.is_ready("carrier"), "the pod")
+    with StreamingNode() as node:
+        node.agent(f"--node-ip={ADDRESS}", "--address=0.0.0.0", "--heartbeat-seconds=10")
+        big = Big(node.root / "data")
+        node.kubectl("apply", "-f", "-", stdin=POD.replace("FOLDER", str(big.path.parent)))
+        wait_until(lambda: node.is_ready("carrier"), "the pod")
         figures = []
-        with Memory(place) as memory:
-            docker = Docker(place, big)
+        with Memory(node) as memory:
+            docker = Docker(node, big)
             for name, websockets in (("SPDY", False), ("WebSocket", True)):
-                figures += _rates(name, Caller(place, big, websockets), docker, say)
+                figures += _rates(name, Caller(node, big, websockets), docker, say)
             say(f"{CROWD} at once")
-            figures += [_crowd(Caller(place, big, True))]
+            figures += [_crowd(Caller(node, big, True))]
         return [*figures, *memory.figures()]
 
 
@@ -71,7 +71,7 @@ def _rates(name: str, caller: Caller, docker: Docker, say: Callable[[str], None]
     for what, way, floor in ways:
         say(f"{name}: {what}")
         pairs = [(_rate(way), _rate(floor)) for _ in range(ROUNDS)]
-        ours, theirs = (tuple(one) for one in zip(*pairs, strict=True))
+        ours, theirs = (tuple(samples) for samples in zip(*pairs, strict=True))
         figures.append(Measurement(f"{what} by {name}", "MB/s", ours, floor="docker exec", floor_samples=theirs))
     for what, way in (("port-forward, in", caller.forward_in), ("port-forward, out", caller.forward_out)):
         say(f"{name}: {what}")
@@ -106,7 +106,7 @@ class Big:
         self.digest = digest.hexdigest()
 
 
-class Place(SingleNode):
+class StreamingNode(SingleNode):
     """A node with an address that its master can reach, in a network namespace of its own."""
 
     def __init__(self) -> None:
@@ -154,12 +154,12 @@ class _Carrier:
 class Caller(_Carrier):
     """The newest kubectl, through master and agent."""
 
-    def __init__(self, place: Place, big: Big, websockets: bool) -> None:
+    def __init__(self, node: StreamingNode, big: Big, websockets: bool) -> None:
         way = str(websockets).lower()
         ways = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": way, "KUBECTL_PORT_FORWARD_WEBSOCKETS": way}
-        super().__init__(big, {**os.environ, "HOME": str(place.root), **ways})
-        self._namespace = place.namespace
-        self._kubectl = (*place.place, ALL_PROGRAMS[-1], f"--kubeconfig={place.root}/admin")
+        super().__init__(big, {**os.environ, "HOME": str(node.root), **ways})
+        self._namespace = node.namespace
+        self._kubectl = (*node.place, ALL_PROGRAMS[-1], f"--kubeconfig={node.root}/admin")
 
     def exec_in(self) -> None:
         self._in(*self._kubectl, "exec", "-i", "carrier", "-c", "main", "--", "sha256sum")
@@ -203,10 +203,10 @@ class Caller(_Carrier):
 class Docker(_Carrier):
     """The same by Docker's own client, without a network between."""
 
-    def __init__(self, place: Place, big: Big) -> None:
+    def __init__(self, node: StreamingNode, big: Big) -> None:
         super().__init__(big, dict(os.environ))
-        (container,) = place.docker("ps", "-q", "--filter", "name=k8s_main_carrier").split()
-        self._exec = ("docker", "-H", f"unix://{place.docker_socket}", "exec", "-i", container)
+        (container,) = node.docker("ps", "-q", "--filter", "name=k8s_main_carrier").split()
+        self._exec = ("docker", "-H", f"unix://{node.docker_socket}", "exec", "-i", container)
 
     def exec_in(self) -> None:
         self._in(*self._exec, "sha256sum")
@@ -218,9 +218,9 @@ class Docker(_Carrier):
 class Memory:
     """The most that the daemons have resident within the block, beside what they had when it began."""
 
-    def __init__(self, place: Place) -> None:
-        self._processes = {name: psutil.Process(place.pid(name)) for name in ("podlane-master", "podlane-node-agent")}
-        self._before = {name: one.memory_info().rss for name, one in self._processes.items()}
+    def __init__(self, node: StreamingNode) -> None:
+        self._processes = {name: psutil.Process(node.pid(name)) for name in ("podlane-master", "podlane-node-agent")}
+        self._before = {name: process.memory_info().rss for name, process in self._processes.items()}
         self._most = dict(self._before)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._watch)

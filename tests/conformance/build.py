@@ -104,8 +104,8 @@ def _source_lists() -> str:
         text=True,
     )
     rows = (line.split() for line in done.stdout.splitlines())
-    debian = {tuple(row) for row in rows if len(row) == 3 and row[2] == "main" and "debian" in row[0]}
-    return "".join(f"deb-src [signed-by={KEYS}] {' '.join(row)}\n" for row in sorted(debian))
+    debian = {tuple(fields) for fields in rows if len(fields) == 3 and fields[2] == "main" and "debian" in fields[0]}
+    return "".join(f"deb-src [signed-by={KEYS}] {' '.join(fields)}\n" for fields in sorted(debian))
 
 
 def _make(source: Path, target: str) -> None:

@@ -90,11 +90,11 @@ def _serving(folder: str) -> tuple[str, ...]:
     return (f'CMD ["httpd", "-f", "-p", "80", "-h", "{folder}"]', "EXPOSE 80")
 
 
-def _program(name: str, place: str = "") -> Mapping[str, tuple[bytes, int]]:
+def _program(name: str, target_path: str = "") -> Mapping[str, tuple[bytes, int]]:
     """A program of this machine, with the libraries that it needs; under its own path, or at another place."""
     path = str(shutil.which(name))
     needs = subprocess.run(["ldd", path], check=True, capture_output=True, text=True).stdout
-    files = {file: file for file in re.findall(r"(/\S+) \(0x", needs)} | {place or path: path}
+    files = {file: file for file in re.findall(r"(/\S+) \(0x", needs)} | {target_path or path: path}
     return {where.lstrip("/"): (Path(file).read_bytes(), EXECUTABLE) for where, file in files.items()}
 
 

@@ -103,8 +103,8 @@ class StockCluster(PacketWorld):
 
     def _start_program(self, name: str, *flags: str) -> None:
         log, pid = self.home / f"{name}.log", self.home / f"{name}.pid"
-        place = self.lab.site.master_namespace
-        self._programs[name] = Process(name, place, (kubernetes_master.program(name), *flags), pid, log)
+        namespace = self.lab.site.master_namespace
+        self._programs[name] = Process(name, namespace, (kubernetes_master.program(name), *flags), pid, log)
         self.start_again(name)
 
     def kubectl(self, *words: str, stdin: str | None = None) -> str:
@@ -118,4 +118,4 @@ class StockCluster(PacketWorld):
     def vnids(self) -> dict[str, int]:
         """The VNID of each project."""
         net_namespaces = self.call_api(lambda client: client.list(NetNamespace)).items
-        return {item.netname: item.netid for item in net_namespaces}
+        return {net_namespace.netname: net_namespace.netid for net_namespace in net_namespaces}

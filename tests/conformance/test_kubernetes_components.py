@@ -58,7 +58,9 @@ def pod(cluster: Components, name: str, spec: str, cpu: str = "10m") -> None:
 def reasons(cluster: Components, name: str, component: str) -> set[str]:
     """Of the events that a component told of an object."""
     actual = json.loads(cluster.kubectl("get", "events", f"--field-selector=involvedObject.name={name}", "-o", "json"))
-    tellers = ((row["reason"], row.get("reportingComponent") or row["source"]["component"]) for row in actual["items"])
+    tellers = (
+        (event["reason"], event.get("reportingComponent") or event["source"]["component"]) for event in actual["items"]
+    )
     return {reason for reason, teller in tellers if teller == component}
 
 
@@ -104,7 +106,7 @@ def test_kubelet_registers_with_the_master_and_runs_pods(cluster: Components) ->
     cluster.kubectl("delete", "pod", "theirs", "--grace-period=1")
     assert cluster.refusals("kubelet") == []
     rows = json.loads(cluster.kubectl("get", "csr", "-o", "json"))["items"]
-    requested = {row["spec"]["signerName"]: row for row in rows if JOINING & set(row["spec"]["groups"])}
+    requested = {csr["spec"]["signerName"]: csr for csr in rows if JOINING & set(csr["spec"]["groups"])}
     assert requested[KUBELET_CLIENT_SIGNER]["status"]["conditions"][0]["reason"] == "AutoApproved"
     assert requested[KUBELET_CLIENT_SIGNER]["spec"]["username"].startswith("system:bootstrap:")
     # Two nodes are at this address: somebody has to say that it is the kubelet's.

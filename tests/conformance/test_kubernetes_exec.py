@@ -223,8 +223,8 @@ def shape(actual: Any) -> Any:
         return {key: shape(value) for key, value in actual.items()}
     if isinstance(actual, list):
         merged: dict[str, Any] = {}
-        for one in actual:
-            merged |= shape(one) if isinstance(one, dict) else {}
+        for element in actual:
+            merged |= shape(element) if isinstance(element, dict) else {}
         return merged
     return None
 
@@ -248,7 +248,7 @@ def test_node_metrics_have_kubelets_names(node: StockPair) -> None:
         sizes = [reduce(dict.__getitem__, disk, summary["node"])["capacityBytes"] for summary in (mine, theirs)]
         assert sizes[0] == sizes[1]
     assert mine["node"]["fs"]["usedBytes"] == pytest.approx(theirs["node"]["fs"]["usedBytes"], rel=0.1)
-    pods = {row["podRef"]["name"]: row for row in mine["pods"]}
+    pods = {pod["podRef"]["name"]: pod for pod in mine["pods"]}
     assert {"talker", "listener"} <= set(pods)
     assert pods["talker"]["memory"]["workingSetBytes"] > 0
     names = re.compile(r"^[a-z_]+", re.MULTILINE)
@@ -261,9 +261,9 @@ def test_node_metrics_have_kubelets_names(node: StockPair) -> None:
 
 def asked(node: StockPair, address: str, method: str, path: str, token: str = "") -> tuple[int, str]:
     """Status and body of what port 10250 answers."""
-    who = ("-H", f"Authorization: Bearer {token}") if token else ()
+    authorization = ("-H", f"Authorization: Bearer {token}") if token else ()
     url = f"https://{address}:{AGENT_PORT}{path}"
-    command = [*node.place, "curl", "-sk", "-w", "\n%{http_code}", "-X", method, *who, url]
+    command = [*node.place, "curl", "-sk", "-w", "\n%{http_code}", "-X", method, *authorization, url]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     body, _, status = done.stdout.rpartition("\n")
     return int(status), body.replace(KUBELET, NODE)

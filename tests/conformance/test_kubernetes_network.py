@@ -33,7 +33,7 @@ LACKING = missing(CONTROL_PLANE)
 pytestmark = pytest.mark.skipif(bool(LACKING), reason=f"not built ({', '.join(LACKING)}); `make conformance` builds it")
 
 RED, BLUE = ("red-a", "red-c"), ("blue-a", "blue-b")
-PAIRS = [pair for one in RED for other in BLUE for pair in ((one, other), (other, one))]
+PAIRS = [pair for red_pod in RED for other in BLUE for pair in ((red_pod, other), (other, red_pod))]
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_subnets_and_vnids_equal_those_of_our_own_master(world: StockCluster) ->
     assert {vnids[name] for name in ("default", "kube-system", "kube-public", "kube-node-lease")} == {0}
     assert sorted(vnids[name] for name in ("red", "blue")) == [10, 11]
     rows = world.kubectl("get", "hostsubnets", "--no-headers").splitlines()
-    assert [row.split()[3] for row in rows] == ["10.128.0.0/23", "10.128.2.0/23"]
+    assert [line.split()[3] for line in rows] == ["10.128.0.0/23", "10.128.2.0/23"]
 
 
 @pytest.mark.parametrize("kind", ["ClusterNetwork", "HostSubnet", "NetNamespace"])
@@ -151,7 +151,7 @@ def test_duplicate_vnid_connects_no_projects_and_is_repaired(world: StockCluster
         flows = wait_until(partial(without, world, node, closed), f"{node} closes {closed}")
         here = [str(world.pods[name].address) for name in others if world.pods[name].node == node]
         assert all(any(address in flow for flow in flows) for address in here)
-    assert not any(arrives(world, one, other) for one in mine for other in others)
+    assert not any(arrives(world, source, other) for source in mine for other in others)
     assert reaches(world, *others)
     world.start(NETWORK, world.controllers())
     wait_until(lambda: len({world.vnids()[name] for name in ("red", "blue")}) == 2, "two VNIDs again")

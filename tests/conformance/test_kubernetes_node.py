@@ -76,7 +76,7 @@ def inside(node: StockNode, path: str) -> str:
 def events(node: StockNode, name: str) -> set[str]:
     """Reasons of what the agent told of an object."""
     rows = json.loads(node.kubectl("get", "events", f"--field-selector=involvedObject.name={name}", "-o", "json"))
-    return {row["reason"] for row in rows["items"] if row["source"].get("component") == "kubelet"}
+    return {event["reason"] for event in rows["items"] if event["source"].get("component") == "kubelet"}
 
 
 def test_node_agent_registers_renews_its_lease_and_is_ready(node: StockNode) -> None:
@@ -97,7 +97,7 @@ def test_pod_runs_with_its_volumes_and_follows_its_readiness_gate(web: StockNode
     gate = {"status": {"conditions": [{"type": "example.com/served", "status": "True"}]}}
     web.put_status("web", gate)
     wait_until(lambda: web.is_ready("web"), "the pod is Ready")
-    kinds = [row["type"] for row in web.status("web")["conditions"]]
+    kinds = [condition["type"] for condition in web.status("web")["conditions"]]
     assert sorted(set(kinds)) == sorted(kinds)
     assert "example.com/served" in kinds
     assert {"Pulled", "Created", "Started"} <= events(web, "web")

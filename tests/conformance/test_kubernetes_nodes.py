@@ -88,10 +88,10 @@ def test_scheduled_pods_have_the_vnid_of_their_project(cluster: AgentCluster) ->
     ready = ("-n", "red", "get", "deployment", "web", "-o", "jsonpath={.status.readyReplicas}")
     wait_until(lambda: cluster.kubectl(*ready) == "4", "the deployment is ready")
     rows = json.loads(cluster.kubectl("-n", "red", "get", "pods", "-l", "app=web", "-o", "json"))["items"]
-    assert {row["spec"]["nodeName"] for row in rows} == {"node-1", "node-2"}
+    assert {pod["spec"]["nodeName"] for pod in rows} == {"node-1", "node-2"}
     members = {member.project: member for member in cluster.matrix().members}
-    for row in rows:
-        assert fetched(members["red"], row["status"]["podIP"]) == row["metadata"]["name"]
-        assert fetched(members["default"], row["status"]["podIP"]) == row["metadata"]["name"]
-        assert not fetched(members["blue"], row["status"]["podIP"])
+    for pod in rows:
+        assert fetched(members["red"], pod["status"]["podIP"]) == pod["metadata"]["name"]
+        assert fetched(members["default"], pod["status"]["podIP"]) == pod["metadata"]["name"]
+        assert not fetched(members["blue"], pod["status"]["podIP"])
     cluster.kubectl("-n", "red", "delete", "deployment", "web")

@@ -139,23 +139,23 @@ SAME = (
 """What is said to a pod of each node, word for word the same; PLACE is its namespace."""
 
 
-def run(node: StockPair, words: str, place: str, home: Path) -> tuple[int, str, str]:
+def run(node: StockPair, words: str, namespace: str, home: Path) -> tuple[int, str, str]:
     """What a user sees: how it ended, what came, and what was said."""
-    words = words.replace("PLACE", place).replace("NODE", PLACES[place])
+    words = words.replace("PLACE", namespace).replace("NODE", PLACES[namespace])
     raw = words.startswith("get --raw")
-    command = f"{ALL_PROGRAMS[0]} --kubeconfig={node.root}/admin -n {place} " + (
+    command = f"{ALL_PROGRAMS[0]} --kubeconfig={node.root}/admin -n {namespace} " + (
         words.replace("&", r"\&") if raw else words
     )
     done = subprocess.run(
         [*node.place, "sh", "-c", command], capture_output=True, text=True, check=False, timeout=60,
         env={**os.environ, "HOME": str(home)},
     )  # fmt: skip
-    return done.returncode, plain(done.stdout, place), plain(done.stderr, place)
+    return done.returncode, plain(done.stdout, namespace), plain(done.stderr, namespace)
 
 
-def plain(text: str, place: str) -> str:
+def plain(text: str, namespace: str) -> str:
     """Without what is never twice the same."""
-    text = re.sub(r"[0-9a-f]{64}", "ID", text.replace(PLACES[place], "NODE").replace(place, "PLACE"))
+    text = re.sub(r"[0-9a-f]{64}", "ID", text.replace(PLACES[namespace], "NODE").replace(namespace, "PLACE"))
     text = re.sub(r"10\.24[58]\.[\d.]+", "ADDRESS", text)
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}", "UID", text)
     return re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text)
@@ -166,23 +166,23 @@ def node() -> Iterator[StockPair]:
     with StockPair() as pair:
         pair.agent()
         pair.kubelet()
-        for place, name in PLACES.items():
-            pair.kubectl("create", "namespace", place)
-            account = ("-n", place, "get", "serviceaccount", "default", "--ignore-not-found", "-o", "name")
+        for namespace, name in PLACES.items():
+            pair.kubectl("create", "namespace", namespace)
+            account = ("-n", namespace, "get", "serviceaccount", "default", "--ignore-not-found", "-o", "name")
             wait_until(partial(pair.kubectl, *account), "an account")
-            pair.kubectl("-n", place, "apply", "-f", "-", stdin=PODS.replace("NODE", name))
-        for place in PLACES:
-            wait_until(partial(settled, pair, place), f"the pods in {place} are as they stay", 120.0)
+            pair.kubectl("-n", namespace, "apply", "-f", "-", stdin=PODS.replace("NODE", name))
+        for namespace in PLACES:
+            wait_until(partial(settled, pair, namespace), f"the pods in {namespace} are as they stay", 120.0)
         yield pair
 
 
-def settled(node: StockPair, place: str) -> bool:
+def settled(node: StockPair, namespace: str) -> bool:
     """Whether each pod has come to where it stays."""
-    rows = json.loads(node.kubectl("-n", place, "get", "pods", "-o", "json"))["items"]
+    rows = json.loads(node.kubectl("-n", namespace, "get", "pods", "-o", "json"))["items"]
     states = {
-        f"{row['metadata']['name']}/{one['name']}": one["state"]
-        for row in rows
-        for one in (*row["status"].get("containerStatuses", []), *row["status"].get("initContainerStatuses", []))
+        f"{pod['metadata']['name']}/{container['name']}": container["state"]
+        for pod in rows
+        for container in (*pod["status"].get("containerStatuses", []), *pod["status"].get("initContainerStatuses", []))
     }
     running = ("web/main", "web/other", "half/alive", "again/main", "starting/first")
     reason = states.get("imageless/main", {}).get("waiting", {}).get("reason")

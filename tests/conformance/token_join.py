@@ -88,9 +88,9 @@ class JoiningNode(StockNode):
         """(name, types of conditions) of the requests to a signer, the oldest first."""
         rows = json.loads(self.kubectl("get", "csr", "-o", "json", "--sort-by=.metadata.creationTimestamp"))["items"]
         return [
-            (row["metadata"]["name"], [one["type"] for one in row["status"].get("conditions", [])])
-            for row in rows
-            if row["spec"]["signerName"] == signer
+            (csr["metadata"]["name"], [condition["type"] for condition in csr["status"].get("conditions", [])])
+            for csr in rows
+            if csr["spec"]["signerName"] == signer
         ]
 
     def agent_log(self) -> str:

@@ -49,7 +49,7 @@ def _credentials(kubeconfig: Path) -> tuple[Path, Path]:
     user, cluster = text["users"][0]["user"], text["clusters"][0]["cluster"]
     certificate, authority = kubeconfig.with_name("admin.pem"), kubeconfig.with_name("ca.pem")
     rows = (user["client-certificate-data"], user["client-key-data"])
-    certificate.write_bytes(b"".join(base64.b64decode(row) for row in rows))
+    certificate.write_bytes(b"".join(base64.b64decode(encoded) for encoded in rows))
     authority.write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
     return certificate, authority
 

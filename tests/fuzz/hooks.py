@@ -20,10 +20,12 @@ STREAMED = frozenset(("watch", "allowWatchBookmarks", "sendInitialEvents", "time
 def before_load_schema(context: Any, raw_schema: dict[str, Any]) -> None:
     """No request opens a stream; null is accepted wherever a value may be left out, and for the whole of an option."""
     del context
-    for row in raw_schema["paths"].values():
-        for operation in row.values():
+    for path_item in raw_schema["paths"].values():
+        for operation in path_item.values():
             if isinstance(operation, dict) and "parameters" in operation:
-                operation["parameters"] = [one for one in operation["parameters"] if one["name"] not in STREAMED]
+                operation["parameters"] = [
+                    parameter for parameter in operation["parameters"] if parameter["name"] not in STREAMED
+                ]
     for schema in raw_schema["components"]["schemas"].values():
         for name, part in schema.get("properties", {}).items():
             if name not in schema.get("required", ()):

@@ -91,9 +91,9 @@ def test_flat_network_lets_every_pod_reach_every_pod(flat_world: TraceWorld) -> 
             assert source == target or reaches(flat_world, source, target)
 
 
-@pytest.mark.parametrize("asked", ["red-b", "red-c", "blue-a", "blue-b"])
-def test_arp_request_is_answered_with_the_mac_of_the_address(world: TraceWorld, asked: str) -> None:
-    red, other = world.pods["red-a"], world.pods[asked]
+@pytest.mark.parametrize("name", ["red-b", "red-c", "blue-a", "blue-b"])
+def test_arp_request_is_answered_with_the_mac_of_the_address(world: TraceWorld, name: str) -> None:
+    red, other = world.pods["red-a"], world.pods[name]
     body = frames.arp(1, red.mac, red.address, other.address, b"")
     frame = frames.ethernet(frames.BROADCAST_MAC, red.mac, frames.ARP, body)
     text = world.switches["node-1"].trace(f"in_port={world.ports['red-a']}", frame)

@@ -32,7 +32,7 @@ PLAN = GeneratedCluster(
     ),
 )
 FRAGMENTS = ("a first fragment", "a later fragment")
-PAIRS = [(one.name, other.name) for one in PLAN.places for other in PLAN.places if one != other]
+PAIRS = [(source.name, other.name) for source in PLAN.places for other in PLAN.places if source != other]
 
 
 @pytest.fixture(scope="module")

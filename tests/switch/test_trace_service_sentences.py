@@ -123,7 +123,9 @@ def test_trace_sentence_states_the_outcome_of_a_service_connection(
 def test_trace_names_one_endpoint_with_session_affinity(world: TraceWorld, ports: Ports) -> None:
     target = {"red/red-b on node-1", "red/red-c on node-2"}
     output = sentence_for(world, "red/red-a red/sticky", ports)
-    assert output in {f"delivered: red/red-a reaches {one}, an endpoint of the service red/sticky" for one in target}
+    assert output in {
+        f"delivered: red/red-a reaches {endpoint}, an endpoint of the service red/sticky" for endpoint in target
+    }
 
 
 def test_trace_lists_every_table_and_all_endpoints(world: TraceWorld, ports: Ports) -> None:

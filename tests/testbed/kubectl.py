@@ -38,9 +38,9 @@ def kinds(first_with_websockets: str) -> list[Kind]:
     return [Kind(version, False) for version in PROGRAMS] + with_websockets
 
 
-def few(found: list[Kind]) -> list[Kind]:
+def few(available: list[Kind]) -> list[Kind]:
     """The oldest, and the newest in both ways."""
-    return [found[0], Kind(found[-1].version, False), found[-1]]
+    return [available[0], Kind(available[-1].version, False), available[-1]]
 
 
 @dataclass

@@ -22,8 +22,8 @@ def rows() -> list[tuple[int, str, str]]:
     cells = [
         (number, [cell.strip() for cell in line.strip("|").split("|")]) for number, line in lines if line[:1] == "|"
     ]
-    assert all(len(row) == 2 for _, row in cells), "a row has two cells"
-    return [(number, *row) for number, row in cells if tuple(row) != HEADINGS and set(row[0]) != {"-"}]  # type: ignore[misc]
+    assert all(len(columns) == 2 for _, columns in cells), "a row has two cells"
+    return [(number, *columns) for number, columns in cells if tuple(columns) != HEADINGS and set(columns[0]) != {"-"}]  # type: ignore[misc]
 
 
 @functools.cache
@@ -32,9 +32,9 @@ def functions(path: Path) -> set[str]:
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: f"line {row[0]}")
-def test_conformance_row_names_existing_tests_or_a_reason(row: tuple[int, str, str]) -> None:
-    line, what, shown = row
+@pytest.mark.parametrize("entry", rows(), ids=lambda entry: f"line {entry[0]}")
+def test_conformance_row_names_existing_tests_or_a_reason(entry: tuple[int, str, str]) -> None:
+    line, what, shown = entry
     named = NAMED.findall(shown)
     assert what
     assert named or REASON.search(shown), f"docs/conformance.md:{line}: neither a test nor `not here: REASON`"
@@ -44,8 +44,8 @@ def test_conformance_row_names_existing_tests_or_a_reason(row: tuple[int, str, s
         assert function in functions(path), f"docs/conformance.md:{line}: tests/{file} has no {function}"
 
 
-@pytest.mark.parametrize("row", rows(), ids=lambda row: f"line {row[0]}")
-def test_conformance_row_names_a_test_with_a_real_docker(row: tuple[int, str, str]) -> None:
-    line, _, shown = row
+@pytest.mark.parametrize("entry", rows(), ids=lambda entry: f"line {entry[0]}")
+def test_conformance_row_names_a_test_with_a_real_docker(entry: tuple[int, str, str]) -> None:
+    line, _, shown = entry
     real = [file for file, _ in NAMED.findall(shown) if file.startswith(("e2e/", "contract/", "net/"))]
     assert real or REASON.search(shown), f"docs/conformance.md:{line}: only tests that need no Docker"

@@ -177,13 +177,13 @@ def _boot(where: Path, cgroup_version: int, seconds: float) -> tuple[int, str]:
 def _initrd(script: str) -> bytes:
     kernel = Path(_kernel())
     modules = KERNELS / "lib" / "modules" / kernel.name.removeprefix("vmlinuz-") / "kernel"
-    names = " ".join(Path(one).name for one in MODULES)
+    names = " ".join(Path(module).name for module in MODULES)
     files = {
         "init": INIT.format(modules=names, source=ROOT).encode(),
         "bin/busybox": Path(shutil.which("busybox") or "").read_bytes(),
         "files/etc/fstab": b"",
         "files/podlane-script": script.encode(),
-        **{f"{Path(one).name}.ko": (modules / f"{one}.ko").read_bytes() for one in MODULES},
+        **{f"{Path(module).name}.ko": (modules / f"{module}.ko").read_bytes() for module in MODULES},
         **{f"files/etc/systemd/system/{name}": text.encode() for name, text in UNITS.items()},
     }
     folders = sorted({str(above) for name in files for above in Path(name).parents if str(above) != "."})

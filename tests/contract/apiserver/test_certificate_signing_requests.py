@@ -69,12 +69,12 @@ async def test_signing_request_is_created_by_a_user_and_approved_by_an_administr
     name = requested["metadata"]["name"]
     assert requested["spec"]["username"] == "system:admin"
     assert "system:masters" in requested["spec"]["groups"]
-    row = (await asyncio.to_thread(kubectl, "get", "csr", name)).splitlines()
-    assert row[0].split() == ["NAME", "AGE", "SIGNERNAME", "REQUESTOR", "REQUESTEDDURATION", "CONDITION"]
-    assert row[1].split()[2:] == [CLIENT_SIGNER, "system:admin", "60m", "Pending"]
+    lines = (await asyncio.to_thread(kubectl, "get", "csr", name)).splitlines()
+    assert lines[0].split() == ["NAME", "AGE", "SIGNERNAME", "REQUESTOR", "REQUESTEDDURATION", "CONDITION"]
+    assert lines[1].split()[2:] == [CLIENT_SIGNER, "system:admin", "60m", "Pending"]
     output = await asyncio.to_thread(kubectl, "certificate", "approve", name)
     assert output.strip() == f"certificatesigningrequest.certificates.k8s.io/{name} approved"
-    actual = await api_client.wait_until(f"{PATH}/{name}", lambda item: "certificate" in item.get("status", {}))
+    actual = await api_client.wait_until(f"{PATH}/{name}", lambda csr: "certificate" in csr.get("status", {}))
     certificate = keys.parse_certificate(base64.b64decode(actual["status"]["certificate"]))
     assert certificate.subject == Subject("dave", ("dev",))
     assert certificate.not_after - certificate.not_before == HOUR
@@ -148,7 +148,7 @@ async def test_signer_reports_why_it_cannot_sign(api_client: UntypedClient) -> N
     await api_client.request(
         "PATCH", f"{PATH}/fails/approval", {"status": {"conditions": [{"type": "Approved", "status": "True"}]}}
     )
-    actual = await api_client.wait_until(f"{PATH}/fails", lambda item: len(item["status"]["conditions"]) == 2)
+    actual = await api_client.wait_until(f"{PATH}/fails", lambda csr: len(csr["status"]["conditions"]) == 2)
     failed = actual["status"]["conditions"][1]
     assert (failed["type"], failed["reason"]) == ("Failed", "SignerValidationFailure")
     assert failed["message"] == "invalid usage for client certificate: server auth"

@@ -129,25 +129,25 @@ async def test_node_may_get_only_objects_its_pods_reference(callers: Callers) ->
     master, mine, other = callers.administrator, callers.mine, callers.other
     config = ConfigMap(metadata=ObjectMeta(name="settings", namespace="default"), data={"a": "1"})
     secret = Secret(metadata=ObjectMeta(name="settings", namespace="default"), data={"a": b"1"})
-    for item in (config, secret):
-        await master.create(item)
+    for obj in (config, secret):
+        await master.create(obj)
     volume = Volume(name="v", config_map=ConfigMapVolumeSource(name="settings"))
     spec = changed(SPEC, node_name="mine", volumes=(volume,))
     await master.create(Pod(metadata=ObjectMeta(name="reader", namespace="default"), spec=spec))
-    one = "metadata.name=settings"
+    field_selector = "metadata.name=settings"
     try:
         assert (await mine.get(ConfigMap, "settings", "default")).data == {"a": "1"}
-        listed = await mine.list(ConfigMap, "default", field_selector=one)
-        assert [item.metadata.name for item in listed.items] == ["settings"]
+        listed = await mine.list(ConfigMap, "default", field_selector=field_selector)
+        assert [config_map.metadata.name for config_map in listed.items] == ["settings"]
         revision = str(int(listed.metadata.resource_version))
         await master.update(changed(await master.get(ConfigMap, "settings", "default"), data={"a": "2"}))
-        event = await anext(aiter(mine.watch(ConfigMap, revision, "default", field_selector=one)))
+        event = await anext(aiter(mine.watch(ConfigMap, revision, "default", field_selector=field_selector)))
         assert event.object.data == {"a": "2"}
         for act in (
             lambda: other.get(ConfigMap, "settings", "default"),
-            lambda: other.list(ConfigMap, "default", field_selector=one),
+            lambda: other.list(ConfigMap, "default", field_selector=field_selector),
             lambda: mine.list(ConfigMap, "default"),
-            lambda: mine.list(ConfigMap, field_selector=one),
+            lambda: mine.list(ConfigMap, field_selector=field_selector),
             lambda: mine.get(Secret, "settings", "default"),
             lambda: mine.update(changed(config, data={})),
             lambda: mine.delete(ConfigMap, "settings", "default"),
@@ -189,7 +189,11 @@ async def test_node_may_read_storage_of_its_pods(callers: Callers) -> None:
                 await asyncio.sleep(0.01)
         claim = await mine.get(PersistentVolumeClaim, "data", "default")
         listed = await mine.list(PersistentVolume, field_selector="metadata.name=disk")
-        assert [item.spec.claim_ref.uid for item in listed.items if item.spec.claim_ref] == [claim.metadata.uid]
+        assert [
+            persistent_volume.spec.claim_ref.uid
+            for persistent_volume in listed.items
+            if persistent_volume.spec.claim_ref
+        ] == [claim.metadata.uid]
         for act in (
             lambda: other.get(PersistentVolume, "disk"),
             lambda: other.get(PersistentVolumeClaim, "data", "default"),

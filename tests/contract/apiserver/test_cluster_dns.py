@@ -34,7 +34,7 @@ class Running:
         self._port = port
 
     async def put(self, *items: Object) -> None:
-        await self.store.write(*(put(item) for item in items))
+        await self.store.write(*(put(obj) for obj in items))
 
     async def told(self, name: str, source: str = OUTSIDE, kind: str = "A") -> list[str]:
         """The rows, or the code; what was written is told when its writer is answered."""

@@ -81,8 +81,8 @@ async def _as(server: ApiServer, component: Component, accept: str = ACCEPT) -> 
 # --- informers --------------------------------------------------------------------------------------------------------
 
 
-def _name(item: Any) -> tuple[str, str]:
-    return item["metadata"].get("namespace", ""), item["metadata"]["name"]
+def _name(obj: Any) -> tuple[str, str]:
+    return obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
 
 
 def _touched(mark: str) -> Callable[[list[Any]], bool]:
@@ -103,10 +103,10 @@ def _is_end(event: Any) -> bool:
 
 async def _touch(admin: RawClient, informer: Informer, mark: str) -> tuple[str, str] | None:
     """A change of an object that an informer sees; None if it sees none. Nobody else makes one with this mark."""
-    actual = [_name(item) for item in (await admin.ask("GET", informer.path, **informer.query)).document["items"]]
+    actual = [_name(obj) for obj in (await admin.ask("GET", informer.path, **informer.query)).document["items"]]
     if not actual:
         return None
-    namespace, name = next((place for place in actual if place[0] == "red"), actual[0])
+    namespace, name = next((key for key in actual if key[0] == "red"), actual[0])
     root, _, plural = informer.path.rpartition("/")
     root = root.partition("/namespaces/")[0] + (f"/namespaces/{namespace}" if namespace else "")
     patched = await admin.ask("PATCH", f"{root}/{plural}/{name}", {"metadata": {"labels": {"touched": mark}}})
@@ -121,7 +121,7 @@ async def _by_watch_list(admin: RawClient, wire: RawClient, informer: Informer) 
         events = await wire.watch(informer.path, lambda actual: True, **query)
         assert _is_end(events[0]), events
         return
-    before = {_name(item) for item in (await admin.ask("GET", informer.path, **informer.query)).document["items"]}
+    before = {_name(obj) for obj in (await admin.ask("GET", informer.path, **informer.query)).document["items"]}
     mark = uuid4().hex
     watching = asyncio.create_task(wire.watch(informer.path, _touched(mark), **query))
     touched = await _touch(admin, informer, mark)
@@ -150,7 +150,7 @@ async def _by_list_and_watch(admin: RawClient, wire: RawClient, informer: Inform
         assert version in ("", got.document["metadata"]["resourceVersion"])
         version = got.document["metadata"]["resourceVersion"]
         page = {"limit": "1", "continue": more} if more else {}
-    assert len({_name(item) for item in actual}) == len(actual)
+    assert len({_name(obj) for obj in actual}) == len(actual)
     query = {**informer.query, "resourceVersion": version, "allowWatchBookmarks": "true"}
     if plural in NEVER_THERE:
         assert actual == []
@@ -159,7 +159,7 @@ async def _by_list_and_watch(admin: RawClient, wire: RawClient, informer: Inform
         return
     mark = uuid4().hex
     touched = await _touch(admin, informer, mark)
-    assert touched in [_name(item) for item in actual]
+    assert touched in [_name(obj) for obj in actual]
 
     def told(events: list[Any]) -> bool:
         return any((event["object"]["metadata"].get("labels") or {}).get("touched") == mark for event in events)
@@ -190,11 +190,11 @@ async def test_garbage_collector_watches_every_deletable_resource(
             for group in (await wire.ask("GET", root)).document["items"]:
                 version = group["versions"][0]
                 name = group["metadata"].get("name", "")
-                place = f"/apis/{name}/{version['version']}" if name else f"/api/{version['version']}"
+                group_path = f"/apis/{name}/{version['version']}" if name else f"/api/{version['version']}"
                 informers += [
-                    Informer(f"{place}/{row['resource']}")
-                    for row in version["resources"]
-                    if {"list", "watch", "delete"} <= set(row["verbs"])
+                    Informer(f"{group_path}/{resource['resource']}")
+                    for resource in version["resources"]
+                    if {"list", "watch", "delete"} <= set(resource["verbs"])
                 ]
     assert len(informers) > 40
     assert not {informer.path.rpartition("/")[2] for informer in informers} & NEVER_THERE
@@ -331,7 +331,7 @@ async def test_kube_scheduler_requests_succeed(server: ApiServer, admin: RawClie
     reported = (
         await admin.ask("GET", "/api/v1/namespaces/red/events", fieldSelector="involvedObject.name=free")
     ).document
-    assert "Scheduled" in [item["reason"] for item in reported["items"]]
+    assert "Scheduled" in [reported_event["reason"] for reported_event in reported["items"]]
 
 
 async def test_kube_controller_manager_requests_succeed(server: ApiServer, admin: RawClient) -> None:

@@ -150,8 +150,10 @@ async def _survivors(kubeconfig: Kubeconfig) -> tuple[dict[str, str], int]:
     """What there is after a restart, and at which revision."""
     async with Client(kubeconfig) as client:
         listed = msgspec.json.decode(await client.request("GET", COLLECTION, query=MINE), type=_List)
-    assert len({item.metadata.uid for item in listed.items}) == len(listed.items)
-    return {item.metadata.name: item.data["value"] for item in listed.items}, int(listed.metadata.resource_version)
+    assert len({config_map.metadata.uid for config_map in listed.items}) == len(listed.items)
+    return {config_map.metadata.name: config_map.data["value"] for config_map in listed.items}, int(
+        listed.metadata.resource_version
+    )
 
 
 async def test_killed_master_loses_no_acknowledged_write(server: ApiServer) -> None:
@@ -190,7 +192,7 @@ async def test_first_start_killed_at_any_moment_is_completed_by_the_next(tmp_pat
     server.start()
     try:
         async with Client(Kubeconfig.load(server.kubeconfig)) as client:
-            names = {item.metadata.name for item in (await client.list(Namespace)).items}
+            names = {namespace.metadata.name for namespace in (await client.list(Namespace)).items}
         assert {"default", "kube-node-lease"} <= names
     finally:
         assert server.stop() == 0

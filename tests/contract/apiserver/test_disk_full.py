@@ -31,16 +31,16 @@ CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own, that holds little."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    run("mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(place))
-    yield place
-    run("umount", str(place))
+    directory = tmp_path / "disk"
+    directory.mkdir()
+    run("mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(directory))
+    yield directory
+    run("umount", str(directory))
 
 
-def _fill(place: Path) -> Path:
+def _fill(directory: Path) -> Path:
     """A file that takes what room is left."""
-    ballast = place / "ballast"
+    ballast = directory / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:
             while True:
@@ -89,15 +89,15 @@ async def test_store_resumes_when_space_is_free_again(disk: Path) -> None:
     for round_ in range(5):
         ballast = _fill(disk)
         for number in range(60):
-            item = _item(f"a{number % 7}", 3000 + 100 * round_)
+            namespace = _item(f"a{number % 7}", 3000 + 100 * round_)
             try:
-                (kept,) = await store.write(put(item))
-                there[item.metadata.name] = int(kept.metadata.resource_version)
+                (stored,) = await store.write(put(namespace))
+                there[namespace.metadata.name] = int(stored.metadata.resource_version)
             except NotReady:
                 refused += 1
         ballast.unlink()
-        (kept,) = await store.write(put(_item("a0")))
-        there["a0"] = int(kept.metadata.resource_version)
+        (stored,) = await store.write(put(_item("a0")))
+        there["a0"] = int(stored.metadata.resource_version)
         assert {record.key.name: record.revision for record in store.list(NAMESPACES)} == there
     assert refused > 0
     await store.write(*(delete(record.object) for record in store.list(NAMESPACES)))
@@ -143,4 +143,4 @@ async def _make_many(client: Client) -> None:
 
 async def _names(client: Client) -> list[str]:
     document = msgspec.json.decode(await client.request("GET", CONFIG_MAPS))
-    return [item["metadata"]["name"] for item in document["items"]]
+    return [obj["metadata"]["name"] for obj in document["items"]]

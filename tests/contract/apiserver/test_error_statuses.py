@@ -388,12 +388,12 @@ class RecordingClient:
 def recording_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordingClient]:
     server = ApiServer(tmp_path_factory.mktemp("master"))
     server.start()
-    found = RecordingClient(server)
+    client = RecordingClient(server)
     pod = {"metadata": {"name": "p1"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     service = {"metadata": {"name": "s1"}, "spec": {"ports": [{"port": 1}]}}
     held = {"metadata": {"name": "held", "finalizers": ["example.org/hold"]}}
     applied = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c9"}, "data": {"k": "1"}}
-    for row in (
+    for arguments in (
         ("POST", "/api/v1/namespaces", JSON, {"metadata": {"name": "pr"}}),
         ("POST", "/api/v1/namespaces", JSON, {"metadata": {"name": "ending"}}),
         ("POST", MAPS, JSON, {"metadata": {"name": "c1"}, "data": {"a": "1"}}),
@@ -405,10 +405,10 @@ def recording_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recor
         ("POST", "/api/v1/namespaces/pr/serviceaccounts", JSON, {"metadata": {"name": "robot"}}),
         ("POST", "/api/v1/namespaces/pr/serviceaccounts/robot/token", JSON, {"metadata": {"namespace": "pr"}}),
     ):
-        code, answer = found.request(*row)
+        code, answer = client.request(*arguments)
         assert code in (200, 201), answer
-    yield found
-    found.close()
+    yield client
+    client.close()
     assert server.stop() == 0
 
 

@@ -23,8 +23,8 @@ TOLD = {
 
 @pytest.fixture
 async def client(server: ApiServer) -> AsyncIterator[Client]:
-    async with Client(Kubeconfig.load(server.kubeconfig)) as one:
-        yield one
+    async with Client(Kubeconfig.load(server.kubeconfig)) as new_client:
+        yield new_client
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ async def test_event_written_in_one_version_is_read_and_changed_in_the_other(cli
     older = await api_client.request("PATCH", f"{CORE}/a", {"metadata": {"labels": {"seen": "yes"}}})
     assert older["series"] == series
     actual = await api_client.request("GET", NEWER, fieldSelector="regarding.name=n,reason=Starting")
-    assert [item["metadata"]["labels"] for item in actual["items"]] == [{"seen": "yes"}]
+    assert [event["metadata"]["labels"] for event in actual["items"]] == [{"seen": "yes"}]
     assert actual["kind"] == "EventList"
     assert actual["metadata"]["resourceVersion"] == older["metadata"]["resourceVersion"]
     assert (await api_client.request("POST", CORE, {"metadata": {"name": "a"}, "involvedObject": NODE}))["code"] == 409
@@ -69,17 +69,19 @@ async def test_update_creates_a_missing_event_or_lease(client: Client) -> None:
         (NEWER, TOLD),
         (leases, {"spec": {"holderIdentity": "me"}}),
     ):
-        one = f"{path}/put"
-        assert (await api_client.request("PATCH", one, {"metadata": {"labels": {"a": "b"}}}))["code"] == 404
-        refused = await api_client.request("PUT", one, {**body, "metadata": {"name": "put", "uid": "of-another"}})
+        object_path = f"{path}/put"
+        assert (await api_client.request("PATCH", object_path, {"metadata": {"labels": {"a": "b"}}}))["code"] == 404
+        refused = await api_client.request(
+            "PUT", object_path, {**body, "metadata": {"name": "put", "uid": "of-another"}}
+        )
         assert (refused["code"], "UID in precondition: of-another" in refused["message"]) == (409, True)
-        created = await api_client.request("PUT", one, {**body, "metadata": {"name": "put"}})
-        assert (created["metadata"]["name"], await api_client.request("GET", one)) == ("put", created)
+        created = await api_client.request("PUT", object_path, {**body, "metadata": {"name": "put"}})
+        assert (created["metadata"]["name"], await api_client.request("GET", object_path)) == ("put", created)
         again = await api_client.request(
-            "PUT", one, {**created, "metadata": {**created["metadata"], "labels": {"a": "b"}}}
+            "PUT", object_path, {**created, "metadata": {**created["metadata"], "labels": {"a": "b"}}}
         )
         assert again["metadata"]["uid"] == created["metadata"]["uid"]
-        await api_client.request("DELETE", one)
+        await api_client.request("DELETE", object_path)
 
 
 async def test_events_are_watched_in_both_versions(client: Client, wire: RawClient) -> None:

@@ -39,7 +39,7 @@ class Project:
 
     async def budget(self, good: Any) -> Any:
         actual = await self.api_client.wait_until(
-            f"{self.budgets}/b", lambda item: item["status"]["observedGeneration"] > 0 and good(item["status"])
+            f"{self.budgets}/b", lambda budget: budget["status"]["observedGeneration"] > 0 and good(budget["status"])
         )
         return actual["status"]
 
@@ -48,7 +48,7 @@ class Project:
         return await self.api_client.request("POST", f"{self.at}/{name}/eviction", body)
 
     async def left(self) -> list[str]:
-        return [item["metadata"]["name"] for item in (await self.api_client.request("GET", self.at))["items"]]
+        return [pod["metadata"]["name"] for pod in (await self.api_client.request("GET", self.at))["items"]]
 
 
 async def test_eviction_deletes_the_pod_and_decreases_the_budget(api_client: UntypedClient) -> None:
@@ -89,18 +89,23 @@ async def test_evicted_pod_keeps_its_grace_period_and_reports_why_it_ends(api_cl
     await api_client.create("/api/v1/nodes", name="host")
     await green.begin(node="host", pods=1)
     assert (await green.evict("p0", deleteOptions={"gracePeriodSeconds": 17}))["code"] == 201
-    item = await api_client.request("GET", f"{green.at}/p0")
-    assert item["metadata"]["deletionGracePeriodSeconds"] == 17
-    row = next(row for row in item["status"]["conditions"] if row["type"] == "DisruptionTarget")
-    assert (row["status"], row["reason"]) == ("True", "EvictionByEvictionAPI")
+    pod = await api_client.request("GET", f"{green.at}/p0")
+    assert pod["metadata"]["deletionGracePeriodSeconds"] == 17
+    condition = next(condition for condition in pod["status"]["conditions"] if condition["type"] == "DisruptionTarget")
+    assert (condition["status"], condition["reason"]) == ("True", "EvictionByEvictionAPI")
     assert (await green.evict("p0", deleteOptions={"gracePeriodSeconds": 0}))["code"] == 201
     assert await green.left() == []
 
 
 async def test_discovery_lists_evictions(api_client: UntypedClient) -> None:
     rows = (await api_client.request("GET", "/api/v1"))["resources"]
-    row = next(row for row in rows if row["name"] == "pods/eviction")
-    assert (row["group"], row["version"], row["kind"], row["verbs"]) == ("policy", "v1", "Eviction", ["create"])
+    resource = next(resource for resource in rows if resource["name"] == "pods/eviction")
+    assert (resource["group"], resource["version"], resource["kind"], resource["verbs"]) == (
+        "policy",
+        "v1",
+        "Eviction",
+        ["create"],
+    )
 
 
 async def test_kubectl_drain_waits_for_the_budget(server: ApiServer, api_client: UntypedClient, tmp_path: Path) -> None:

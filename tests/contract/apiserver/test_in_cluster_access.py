@@ -98,7 +98,9 @@ async def test_missing_service_account_is_awaited_by_controllers_only(server: Ap
 async def test_kubernetes_service_has_the_masters_endpoint(server: ApiServer, master: Client) -> None:
     port = int(server.url.rpartition(":")[2])
     async with asyncio.timeout(10):
-        while not [item for item in (await master.list(Endpoints)).items if item.metadata.name == "kubernetes"]:
+        while not [
+            endpoints for endpoints in (await master.list(Endpoints)).items if endpoints.metadata.name == "kubernetes"
+        ]:
             await asyncio.sleep(0.01)
     service = await master.get(Service, "kubernetes", "default")
     assert (service.spec.cluster_ip, service.spec.ports[0].port) == ("172.30.0.1", 443)
@@ -108,7 +110,7 @@ async def test_kubernetes_service_has_the_masters_endpoint(server: ApiServer, ma
     assert (slices.endpoints[0].addresses, slices.ports[0].port) == (("127.0.0.1",), port)
     await master.delete(Service, "kubernetes", "default")
     async with asyncio.timeout(10):
-        while not [one for one in (await master.list(Service)).items if one.metadata.uid != service.metadata.uid]:
+        while not [other for other in (await master.list(Service)).items if other.metadata.uid != service.metadata.uid]:
             await asyncio.sleep(0.01)
     assert (await master.get(Service, "kubernetes", "default")).spec == service.spec
 

@@ -29,20 +29,20 @@ async def test_namespace_deletion_waits_for_objects_with_finalizers(api_client: 
     await api_client.wait_until(f"{at}/pods", lambda actual: len(actual["items"]) == 2)
     await api_client.request("DELETE", at)
 
-    def remaining(item: object) -> bool:
-        rows = item["status"].get("conditions", []) if isinstance(item, dict) else []
-        reported = {row["type"]: row["message"] for row in rows if row["status"] == "True"}
+    def remaining(namespace: object) -> bool:
+        rows = namespace["status"].get("conditions", []) if isinstance(namespace, dict) else []
+        reported = {condition["type"]: condition["message"] for condition in rows if condition["status"] == "True"}
         return reported == {
             "NamespaceContentRemaining": "Some resources are remaining: configmaps. has 1 resource instances",
             "NamespaceFinalizersRemaining": "Some content in the namespace has finalizers remaining: "
             "mine.example.org/x in 1 resource instances",
         }
 
-    item = await api_client.wait_until(at, remaining)
-    assert (item["status"]["phase"], item["spec"]["finalizers"]) == ("Terminating", ["kubernetes"])
-    assert [one["metadata"]["name"] for one in (await api_client.request("GET", f"{at}/configmaps"))["items"]] == [
-        "held"
-    ]
+    namespace = await api_client.wait_until(at, remaining)
+    assert (namespace["status"]["phase"], namespace["spec"]["finalizers"]) == ("Terminating", ["kubernetes"])
+    assert [
+        config_map["metadata"]["name"] for config_map in (await api_client.request("GET", f"{at}/configmaps"))["items"]
+    ] == ["held"]
     assert (await api_client.request("GET", f"{at}/pods"))["items"] == []
     refused = await api_client.request("POST", f"{at}/configmaps", {"metadata": {"name": "late"}})
     assert "because it is being terminated" in refused["message"]
@@ -55,9 +55,11 @@ async def test_finalize_subresource_completes_namespace_deletion(api_client: Unt
     created = await api_client.create("/api/v1/namespaces", name="blue", spec={"finalizers": ["example.org/mine"]})
     assert created["spec"]["finalizers"] == ["example.org/mine", "kubernetes"]
     await api_client.request("DELETE", at)
-    item = await api_client.wait_until(at, lambda item: item["spec"].get("finalizers") == ["example.org/mine"])
+    namespace = await api_client.wait_until(
+        at, lambda namespace: namespace["spec"].get("finalizers") == ["example.org/mine"]
+    )
     assert (await api_client.request("GET", f"{at}/finalize"))["code"] == 405
-    removed = await api_client.request("PUT", f"{at}/finalize", {**item, "spec": {}})
+    removed = await api_client.request("PUT", f"{at}/finalize", {**namespace, "spec": {}})
     assert removed["kind"] == "Namespace"
     assert (await api_client.request("GET", at))["code"] == 404
 
@@ -75,6 +77,6 @@ async def test_binding_is_accepted_at_its_collection(api_client: UntypedClient) 
         "code"
     ] == 404
     assert (await api_client.request("GET", f"{at}/bindings"))["code"] == 405
-    rows = {row["name"]: row for row in (await api_client.request("GET", "/api/v1"))["resources"]}
+    rows = {resource["name"]: resource for resource in (await api_client.request("GET", "/api/v1"))["resources"]}
     assert (rows["bindings"]["kind"], rows["bindings"]["verbs"]) == ("Binding", ["create"])
     assert rows["namespaces/finalize"]["verbs"] == ["update"]

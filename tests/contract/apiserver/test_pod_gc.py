@@ -24,8 +24,8 @@ async def test_pod_gc_deletes_terminated_pods_at_startup(tmp_path: Path) -> None
     server.stop()
     server.start()
     async with Client(Kubeconfig.load(server.kubeconfig)) as client:
-        actual = await UntypedClient(client).wait_until(PODS, lambda found: len(found["items"]) == 2)
-        assert [(item["metadata"]["name"], item["status"]["phase"]) for item in actual["items"]] == [
+        actual = await UntypedClient(client).wait_until(PODS, lambda pods: len(pods["items"]) == 2)
+        assert [(pod["metadata"]["name"], pod["status"]["phase"]) for pod in actual["items"]] == [
             ("first", "Pending"),
             ("third", "Succeeded"),
         ]

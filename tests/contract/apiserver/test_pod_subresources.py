@@ -32,8 +32,8 @@ UPGRADE = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1", "X-Stream-Protocol-Ve
 
 @pytest.fixture
 async def testbed(server: ApiServer, api_client: UntypedClient, tmp_path: Path) -> AsyncIterator[ProxyTestbed]:
-    async with proxy_testbed(server, api_client, tmp_path) as one:
-        yield one
+    async with proxy_testbed(server, api_client, tmp_path) as new_testbed:
+        yield new_testbed
 
 
 async def refused(
@@ -292,7 +292,7 @@ async def test_log_error_of_the_node_is_passed_to_the_client(
 
 
 @pytest.mark.parametrize(
-    ("path", "asked", "query"),
+    ("path", "node_path", "query"),
     [
         (
             "web/exec?command=sh&command=-c&command=echo+a%26b&stdin=true&stdout=1&stderr=false&tty=&container=main",
@@ -312,14 +312,14 @@ async def test_log_error_of_the_node_is_passed_to_the_client(
     ],
 )
 async def test_streaming_request_reaches_the_node_with_path_and_parameters(
-    testbed: ProxyTestbed, path: str, asked: str, query: list[tuple[str, str]]
+    testbed: ProxyTestbed, path: str, node_path: str, query: list[tuple[str, str]]
 ) -> None:
     await testbed.pod("web")
     headers = {"Connection": "Upgrade", "Upgrade": "other/1.0", "X-Stream-Protocol-Version": "v4.channel.k8s.io"}
     stream, given = await conversation(testbed, f"{PODS}/{path}", headers=headers)
     assert (given["Upgrade"], given["X-Stream-Protocol-Version"]) == ("other/1.0", "v4.channel.k8s.io")
     (request,) = testbed.node.asked
-    assert (request.method, request.path, request.query) == ("POST", asked, query)
+    assert (request.method, request.path, request.query) == ("POST", node_path, query)
     assert "kube-apiserver-kubelet-client" in request.caller
     stream.abort()
     await testbed.node.quiet()
@@ -556,8 +556,8 @@ async def test_unreachable_node_returns_an_error_status(testbed: ProxyTestbed) -
     await testbed.register({"type": "InternalIP", "address": own_address()}, port=port)
     await testbed.pod("web")
     why = f"dial tcp {own_address()}:{port}: connect: connection refused"
-    place = f"https://{own_address()}:{port}/containerLogs/{PROJECT}/web/main"
-    assert await refused(testbed, f"{PODS}/web/log") == [500, "", f'Get "{place}": {why}']
+    url = f"https://{own_address()}:{port}/containerLogs/{PROJECT}/web/main"
+    assert await refused(testbed, f"{PODS}/web/log") == [500, "", f'Get "{url}": {why}']
     failed = [500, "", f"error dialing backend: {why}"]
     assert await refused(testbed, f"{PODS}/web/exec?command=ls", "POST", UPGRADE) == failed
 
@@ -626,7 +626,7 @@ async def test_kubelet_serving_certificate_is_verified_when_configured(
 
 async def test_discovery_lists_streaming_subresources(testbed: ProxyTestbed) -> None:
     listed = await testbed.api_client.request("GET", "/api/v1")
-    rows = {row["name"]: (row["kind"], row["verbs"]) for row in listed["resources"]}
+    rows = {resource["name"]: (resource["kind"], resource["verbs"]) for resource in listed["resources"]}
     both, every = ["create", "get"], ["create", "delete", "get", "patch", "update"]
     assert {name: rows[name] for name in rows if name.split("/")[-1] in
             ("log", "exec", "attach", "portforward", "proxy")} == {

@@ -64,7 +64,7 @@ async def ask(name: str, session: aiohttp.ClientSession, **more: str) -> tuple[i
 async def names(session: aiohttp.ClientSession) -> list[str]:
     async with session.get(PROJECTS) as answer:
         assert answer.status == 200
-        return [item["metadata"]["name"] for item in (await answer.json())["items"]]
+        return [project["metadata"]["name"] for project in (await answer.json())["items"]]
 
 
 async def test_project_request_makes_the_requester_its_administrator(

@@ -39,8 +39,8 @@ LARGE = 30 << 20
 
 @pytest.fixture
 async def testbed(server: ApiServer, api_client: UntypedClient, tmp_path: Path) -> AsyncIterator[ProxyTestbed]:
-    async with proxy_testbed(server, api_client, tmp_path) as one:
-        yield one
+    async with proxy_testbed(server, api_client, tmp_path) as new_testbed:
+        yield new_testbed
 
 
 async def refused(testbed: ProxyTestbed, path: str, method: str = "GET") -> list[Any]:
@@ -96,8 +96,8 @@ async def running(context: ssl.SSLContext | None = None, address: str = "127.0.0
 
 
 def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return int(one.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as sock:
+        return int(sock.getsockname()[1])
 
 
 # --- nodes ------------------------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ POD_IP = "10.128.0.9"
 
 @pytest.fixture
 async def testbed(server: ApiServer, api_client: UntypedClient, tmp_path: Path) -> AsyncIterator[ProxyTestbed]:
-    async with proxy_testbed(server, api_client, tmp_path) as one:
-        yield one
+    async with proxy_testbed(server, api_client, tmp_path) as new_testbed:
+        yield new_testbed
 
 
 def port_of(server: ApiServer) -> int:
@@ -180,7 +180,7 @@ async def test_host_network_pod_is_proxied_only_at_its_nodes_address(testbed: Pr
     elsewhere = "198.51.100.1"
     await testbed.pod("web", ip=elsewhere, hostNetwork=True)
     assert await refused(testbed, f"{PODS}/web:80/proxy/") == NOT_ALLOWED
-    services, endpoints = (f"/api/v1/namespaces/{PROJECT}/{one}" for one in ("services", "endpoints"))
+    services, endpoints = (f"/api/v1/namespaces/{PROJECT}/{plural}" for plural in ("services", "endpoints"))
     await testbed.api_client.create(services, name="lies", spec={"ports": [{"port": 80}]})
     target = {"kind": "Pod", "name": "web", "namespace": PROJECT}
     subset = {"addresses": [{"ip": elsewhere, "targetRef": target}], "ports": [{"port": 80}]}
@@ -192,7 +192,7 @@ async def test_host_network_pod_is_proxied_only_at_its_nodes_address(testbed: Pr
 
 
 @asynccontextmanager
-async def program(told: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
+async def program(header: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
     """What runs in a pod and says `told` in a header; its port, and the lines that it was told."""
     received: list[bytes] = []
 
@@ -200,7 +200,7 @@ async def program(told: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
         with contextlib.suppress(ConnectionError):
             while (line := await reader.readline()).strip():
                 received.append(line.strip())
-            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Told: " + told + b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Told: " + header + b"\r\n\r\n")
             await writer.drain()
         writer.close()
 

@@ -62,16 +62,18 @@ def operations(api: client.ApiClient, version: str, kind: str) -> tuple[Any, str
 
 
 def test_python_client_models_accept_an_object_of_every_kind(api: client.ApiClient, project: str) -> None:
-    utils.create_from_yaml(api, yaml_objects=[dict(one) for one in SAMPLES], namespace=project)
+    utils.create_from_yaml(api, yaml_objects=[dict(sample) for sample in SAMPLES], namespace=project)
     wait_for(lambda: client.CoreV1Api(api).list_namespaced_pod(project, label_selector="app=made").items, "pods")
     seen = {}
-    for version, kind in sorted({(one["apiVersion"], one["kind"]) for one in SAMPLES}):
+    for version, kind in sorted({(sample["apiVersion"], sample["kind"]) for sample in SAMPLES}):
         part, name = operations(api, version, kind)
         listed = getattr(part, f"list_{name}_for_all_namespaces", None) or getattr(part, f"list_{name}")
-        seen[version, kind] = {item.metadata.name for item in listed().items}
+        seen[version, kind] = {obj.metadata.name for obj in listed().items}
     assert all(seen.values()), seen
     assert len(seen) == len(SAMPLES)
-    assert {"default", project} <= {item.metadata.name for item in client.CoreV1Api(api).list_namespace().items}
+    assert {"default", project} <= {
+        namespace.metadata.name for namespace in client.CoreV1Api(api).list_namespace().items
+    }
 
 
 def config_map(name: str, **data: str) -> client.V1ConfigMap:
@@ -83,13 +85,13 @@ def test_python_client_handles_pages_selectors_and_errors(api: client.ApiClient,
     for name in ("a", "b", "c"):
         core.create_namespaced_config_map(project, config_map(name))
     first = core.list_namespaced_config_map(project, label_selector="by=python", limit=2)
-    assert [item.metadata.name for item in first.items] == ["a", "b"]
+    assert [listed.metadata.name for listed in first.items] == ["a", "b"]
     rest = core.list_namespaced_config_map(
         project, label_selector="by=python", limit=2, _continue=first.metadata._continue
     )
-    assert [item.metadata.name for item in rest.items] == ["c"]
+    assert [listed.metadata.name for listed in rest.items] == ["c"]
     only = core.list_namespaced_config_map(project, field_selector="metadata.name=b").items
-    assert [item.metadata.name for item in only] == ["b"]
+    assert [listed.metadata.name for listed in only] == ["b"]
     refused: list[tuple[int, Callable[[], object]]] = [
         (404, lambda: core.read_namespaced_config_map("none", project)),
         (409, lambda: core.create_namespaced_config_map(project, config_map("a"))),
@@ -108,7 +110,7 @@ def test_python_client_handles_pages_selectors_and_errors(api: client.ApiClient,
 
 def test_python_client_applies_every_patch_type(api: client.ApiClient, project: str) -> None:
     apps = client.AppsV1Api(api)
-    (deployment,) = (dict(one) for one in SAMPLES if one["kind"] == "Deployment")
+    (deployment,) = (dict(sample) for sample in SAMPLES if sample["kind"] == "Deployment")
     apps.create_namespaced_deployment(project, deployment)
 
     def patched(body: Any, content_type: str, **more: Any) -> Any:
@@ -143,13 +145,13 @@ def test_python_client_watch_resumes_and_reports_an_expired_revision(api: client
         for event in stream.stream(
             core.list_namespaced_config_map, project, resource_version=version, label_selector="by=python"
         ):
-            item = event["object"]
-            yield event["type"], item.data["a"], item.metadata.resource_version
+            obj = event["object"]
+            yield event["type"], obj.data["a"], obj.metadata.resource_version
             if event["type"] == until:
                 stream.stop()
 
     rows = list(told(begin, "DELETED"))
-    assert [row[:2] for row in rows] == [("ADDED", "1"), ("MODIFIED", "2"), ("DELETED", "2")]
+    assert [event[:2] for event in rows] == [("ADDED", "1"), ("MODIFIED", "2"), ("DELETED", "2")]
     assert list(told(rows[0][2], "DELETED")) == rows[1:]
     for number in range(BALLAST):
         core.create_namespaced_config_map(project, config_map(f"ballast-{number}", filler="A" * BALLAST_SIZE))
@@ -165,7 +167,7 @@ def test_python_client_informer_keeps_the_current_objects(api: client.ApiClient,
     informer = SharedInformer(core.list_namespaced_config_map, namespace=project, label_selector="by=python")
     seen: list[tuple[str, str]] = []
     for kind in (ADDED, MODIFIED, DELETED):
-        informer.add_event_handler(kind, lambda item, kind=kind: seen.append((kind, item.metadata.name)))
+        informer.add_event_handler(kind, lambda obj, kind=kind: seen.append((kind, obj.metadata.name)))
     informer.start()
     wait_for(lambda: seen == [("ADDED", "before")], "what was there before")
     core.create_namespaced_config_map(project, config_map("after"))
@@ -173,7 +175,7 @@ def test_python_client_informer_keeps_the_current_objects(api: client.ApiClient,
     core.delete_namespaced_config_map("after", project)
     wait_for(lambda: ("DELETED", "after") in seen, "what went")
     assert seen[1:] == [("ADDED", "after"), ("MODIFIED", "before"), ("DELETED", "after")]
-    assert [item.data for item in informer.cache.list()] == [{"a": "2"}]
+    assert [listed.data for listed in informer.cache.list()] == [{"a": "2"}]
     informer._stop_event.set()
     core.create_namespaced_config_map(project, config_map("last"))
     informer.stop()
@@ -195,7 +197,12 @@ def test_python_dynamic_client_discovers_kinds_and_applies(api: client.ApiClient
     net_namespaces = resources.resources.get(api_version="network.openshift.io/v1", kind="NetNamespace")
     assert (
         wait_for(
-            lambda: [row.netid for row in net_namespaces.get().items if row.metadata.name == project], "a NetNamespace"
+            lambda: [
+                net_namespace.netid
+                for net_namespace in net_namespaces.get().items
+                if net_namespace.metadata.name == project
+            ],
+            "a NetNamespace",
         )[0]
         >= 10
     )

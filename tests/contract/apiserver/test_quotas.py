@@ -20,7 +20,7 @@ class Project:
         await self.api_client.create("/api/v1/namespaces", name=self.name)
         if hard is not None:
             await self.api_client.create(f"{self.at}/resourcequotas", name="q", spec={"hard": hard})
-            await self.api_client.wait_until(f"{self.at}/resourcequotas/q", lambda item: "used" in item["status"])
+            await self.api_client.wait_until(f"{self.at}/resourcequotas/q", lambda quota: "used" in quota["status"])
         if limit:
             await self.api_client.create(f"{self.at}/limitranges", name="l", spec={"limits": [limit]})
 
@@ -36,7 +36,7 @@ class Project:
     async def until_used(self, **used: str) -> None:
         wanted = {name.replace("_", "."): text for name, text in used.items()}
         path = f"{self.at}/resourcequotas/q"
-        await self.api_client.wait_until(path, lambda item: wanted.items() <= item["status"]["used"].items())
+        await self.api_client.wait_until(path, lambda quota: wanted.items() <= quota["status"]["used"].items())
 
 
 async def test_fifty_concurrent_creates_never_exceed_the_quota(api_client: UntypedClient) -> None:
@@ -45,12 +45,12 @@ async def test_fifty_concurrent_creates_never_exceed_the_quota(api_client: Untyp
     answers = await asyncio.gather(*(red.pod(f"p{n}", {"requests": {"cpu": "100m"}}) for n in range(50)))
     assert sum(answer["kind"] == "Pod" for answer in answers) == 7
     refused = [answer for answer in answers if answer["kind"] == "Status"]
-    assert {(one["code"], one["reason"]) for one in refused} == {(403, "Forbidden")}
+    assert {(status["code"], status["reason"]) for status in refused} == {(403, "Forbidden")}
     assert "exceeded quota: q, requested: pods=1, used: pods=7, limited: pods=7" in refused[0]["message"]
     assert await red.used() == {"pods": "7", "requests.cpu": "700m"}
     assert len((await api_client.request("GET", f"{red.at}/pods"))["items"]) == 7
     await api_client.request(
-        "DELETE", f"{red.at}/pods/{next(one['metadata']['name'] for one in answers if 'metadata' in one)}"
+        "DELETE", f"{red.at}/pods/{next(answer['metadata']['name'] for answer in answers if 'metadata' in answer)}"
     )
     assert (await red.pod("next", {"requests": {"cpu": "500m"}}))["message"].endswith(
         "exceeded quota: q, requested: requests.cpu=500m, used: requests.cpu=600m, limited: requests.cpu=1"
@@ -80,7 +80,7 @@ async def test_quota_is_never_exceeded_while_clients_and_controllers_write(api_c
                 await api_client.request("PATCH", f"{storm.at}/resourcequotas/q", hard)
         return reported
 
-    answers = [kind for told in await asyncio.gather(*map(client, range(10))) for kind in told]
+    answers = [kind for kinds in await asyncio.gather(*map(client, range(10))) for kind in kinds]
     assert set(answers) == {"Pod", "Status"}
     events = await api_client.watch(f"{storm.at}/pods", begin)
     there, most = set[str](), 0
@@ -204,18 +204,21 @@ async def test_quota_rejects_controllers_and_they_report_it(api_client: UntypedC
     deployments = "/apis/apps/v1/namespaces/small/deployments"
     await api_client.create(deployments, name="web", spec=spec)
 
-    def failure(item: Any) -> Any:
-        rows = item["status"].get("conditions", ())
-        return next((row for row in rows if row["type"] == "ReplicaFailure"), None)
+    def failure_condition(workload: Any) -> Any:
+        conditions = workload["status"].get("conditions", ())
+        return next((condition for condition in conditions if condition["type"] == "ReplicaFailure"), None)
 
     (mine,) = (
         await api_client.wait_until("/apis/apps/v1/namespaces/small/replicasets", lambda actual: actual["items"])
     )["items"]
     path = f"/apis/apps/v1/namespaces/small/replicasets/{mine['metadata']['name']}"
-    found = failure(await api_client.wait_until(path, failure))
-    assert (found["status"], found["reason"]) == ("True", "FailedCreate")
-    assert "is forbidden: exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2" in found["message"]
-    assert failure(await api_client.wait_until(f"{deployments}/web", failure))["reason"] == "FailedCreate"
+    failure = failure_condition(await api_client.wait_until(path, failure_condition))
+    assert (failure["status"], failure["reason"]) == ("True", "FailedCreate")
+    assert "is forbidden: exceeded quota: q, requested: pods=1, used: pods=2, limited: pods=2" in failure["message"]
+    assert (
+        failure_condition(await api_client.wait_until(f"{deployments}/web", failure_condition))["reason"]
+        == "FailedCreate"
+    )
     assert (await small.used())["pods"] == "2"
     events = (await api_client.request("GET", f"{small.at}/events"))["items"]
     reported = [event for event in events if event["reason"] == "FailedCreate"]
@@ -225,8 +228,10 @@ async def test_quota_rejects_controllers_and_they_report_it(api_client: UntypedC
     assert reported[0]["involvedObject"]["kind"] == "ReplicaSet"
     await api_client.request("PATCH", f"{small.at}/resourcequotas/q", {"spec": {"hard": {"pods": "5"}}})
     await small.until_used(pods="3")
-    await api_client.wait_until(path, lambda item: failure(item) is None and item["status"]["replicas"] == 3)
-    await api_client.wait_until(f"{deployments}/web", lambda item: failure(item) is None)
+    await api_client.wait_until(
+        path, lambda replica_set: failure_condition(replica_set) is None and replica_set["status"]["replicas"] == 3
+    )
+    await api_client.wait_until(f"{deployments}/web", lambda deployment: failure_condition(deployment) is None)
 
 
 async def test_job_rejected_by_quota_resumes_when_the_quota_allows(api_client: UntypedClient) -> None:
@@ -238,9 +243,9 @@ async def test_job_rejected_by_quota_resumes_when_the_quota_allows(api_client: U
     await api_client.wait_until(
         f"{work.at}/events", lambda actual: any(event["reason"] == "FailedCreate" for event in actual["items"])
     )
-    await api_client.wait_until(f"{jobs}/j", lambda item: item["status"].get("active", 0) == 0)
+    await api_client.wait_until(f"{jobs}/j", lambda job: job["status"].get("active", 0) == 0)
     await api_client.request("PATCH", f"{work.at}/resourcequotas/q", {"spec": {"hard": {"pods": "1"}}})
-    await api_client.wait_until(f"{jobs}/j", lambda item: item["status"].get("active", 0) == 1)
+    await api_client.wait_until(f"{jobs}/j", lambda job: job["status"].get("active", 0) == 1)
 
 
 async def test_workload_rejected_by_quota_reports_it_in_its_conditions(api_client: UntypedClient) -> None:
@@ -255,17 +260,17 @@ async def test_workload_rejected_by_quota_reports_it_in_its_conditions(api_clien
         events = [event for event in actual["items"] if event["type"] == "Warning"]
         return {(event["involvedObject"]["kind"], event["reason"]): event["message"] for event in events}
 
-    found = told(await api_client.wait_until(f"{words.at}/events", lambda found: len(told(found)) == 2))
-    begin = found["StatefulSet", "FailedCreate"]
+    messages = told(await api_client.wait_until(f"{words.at}/events", lambda event_list: len(told(event_list)) == 2))
+    begin = messages["StatefulSet", "FailedCreate"]
     assert begin.startswith(
         'create Pod web-0 in StatefulSet web failed error: pods "web-0" is forbidden: exceeded quota'
     )
-    assert found["Deployment", "ReplicaSetCreateError"].startswith('Failed to create new replica set "web-')
+    assert messages["Deployment", "ReplicaSetCreateError"].startswith('Failed to create new replica set "web-')
 
 
 async def test_stateful_set_creates_no_pod_before_its_claims(api_client: UntypedClient) -> None:
-    kept = Project(api_client, "kept")
-    await kept.begin({"persistentvolumeclaims": 0})
+    project = Project(api_client, "kept")
+    await project.begin({"persistentvolumeclaims": 0})
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     spec = {
@@ -278,12 +283,12 @@ async def test_stateful_set_creates_no_pod_before_its_claims(api_client: Untyped
     def refused(actual: Any) -> Any:
         return [event for event in actual["items"] if event["reason"] == "FailedCreate"]
 
-    (event, *_) = refused(await api_client.wait_until(f"{kept.at}/events", refused))
+    (event, *_) = refused(await api_client.wait_until(f"{project.at}/events", refused))
     assert event["involvedObject"]["kind"] == "StatefulSet"
     assert 'persistentvolumeclaims "data-db-0" is forbidden: exceeded quota: q' in event["message"]
-    assert (await api_client.request("GET", f"{kept.at}/pods"))["items"] == []
+    assert (await api_client.request("GET", f"{project.at}/pods"))["items"] == []
     await api_client.request(
-        "PATCH", f"{kept.at}/resourcequotas/q", {"spec": {"hard": {"persistentvolumeclaims": "1"}}}
+        "PATCH", f"{project.at}/resourcequotas/q", {"spec": {"hard": {"persistentvolumeclaims": "1"}}}
     )
-    await api_client.wait_until(f"{kept.at}/pods", lambda found: len(found["items"]) == 1)
-    assert len((await api_client.request("GET", f"{kept.at}/persistentvolumeclaims"))["items"]) == 1
+    await api_client.wait_until(f"{project.at}/pods", lambda pod_list: len(pod_list["items"]) == 1)
+    assert len((await api_client.request("GET", f"{project.at}/persistentvolumeclaims"))["items"]) == 1

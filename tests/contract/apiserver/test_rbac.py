@@ -175,8 +175,8 @@ def test_role_escalation_is_rejected(kubectl: Kubectl) -> None:
 
 
 def test_impersonation_needs_permission(kubectl: Kubectl, server: ApiServer) -> None:
-    who = kubectl("--as=bob", "--as-group=dev", "--as-uid=7", "auth", "whoami", "-o", "json")
-    assert json.loads(who)["status"]["userInfo"] == {
+    whoami = kubectl("--as=bob", "--as-group=dev", "--as-uid=7", "auth", "whoami", "-o", "json")
+    assert json.loads(whoami)["status"]["userInfo"] == {
         "username": "bob",
         "uid": "7",
         "groups": ["dev", "system:authenticated"],

@@ -50,8 +50,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture
 async def client(server: ApiServer) -> AsyncIterator[Client]:
-    async with Client(Kubeconfig.load(server.kubeconfig)) as one:
-        yield one
+    async with Client(Kubeconfig.load(server.kubeconfig)) as new_client:
+        yield new_client
 
 
 class Raw:
@@ -297,9 +297,9 @@ async def test_clients_that_are_too_slow_are_disconnected(tmp_path: Path) -> Non
 
 async def test_connection_over_the_limit_is_closed(tmp_path: Path) -> None:
     async with own_server(tmp_path, Limits(connections=3)) as kubeconfig:
-        async with raw(kubeconfig) as one, raw(kubeconfig), raw(kubeconfig):
-            one.send(f"GET /healthz HTTP/1.1\r\n{HOST}\r\n")
-            assert await one.line() == b"HTTP/1.1 200 OK\r\n"
+        async with raw(kubeconfig) as first, raw(kubeconfig), raw(kubeconfig):
+            first.send(f"GET /healthz HTTP/1.1\r\n{HOST}\r\n")
+            assert await first.line() == b"HTTP/1.1 200 OK\r\n"
             assert not await _answers(kubeconfig)
         async with asyncio.timeout(DEADLINE_SECONDS):
             while not await _answers(kubeconfig):

@@ -128,11 +128,11 @@ async def test_writes_during_a_watch_list_are_neither_lost_nor_repeated(http: Ht
     writing = asyncio.create_task(write())
     seen = await asyncio.gather(*(follow() for _ in range(5)))
     await writing
-    for told in seen:
-        names = [name for _, name in _told(told) if name]
+    for events in seen:
+        names = [name for _, name in _told(events) if name]
         assert sorted(names) == ["a", "b", *(f"m{number:02}" for number in range(60))]
-        (end,) = [place for place, line in enumerate(told) if line["type"] == "BOOKMARK"]
-        revisions = [int(line["object"]["metadata"]["resourceVersion"]) for line in told]
+        (end,) = [index for index, line in enumerate(events) if line["type"] == "BOOKMARK"]
+        revisions = [int(line["object"]["metadata"]["resourceVersion"]) for line in events]
         assert max(revisions[:end], default=0) <= revisions[end]
         assert revisions[end:] == sorted(revisions[end:])
 

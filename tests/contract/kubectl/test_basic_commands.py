@@ -43,12 +43,12 @@ def test_manifest_is_applied_changed_and_deleted(kubectl: RunKubectl, project: s
     newer = manifest.replace('side, image: "toolbox:1"', 'side, image: "toolbox:2"')
     assert "pod/web configured" in kubectl("apply", "-f", "-", text=newer).stdout
     seen = json.loads(kubectl("-n", project, "get", "pod", "web", "-o", "json").stdout)
-    assert [one["image"] for one in seen["spec"]["containers"]] == ["toolbox:1", "toolbox:2"]
+    assert [container["image"] for container in seen["spec"]["containers"]] == ["toolbox:1", "toolbox:2"]
 
-    header, row = kubectl("-n", project, "get", "pods", "-o", "wide").stdout.splitlines()
+    header, line = kubectl("-n", project, "get", "pods", "-o", "wide").stdout.splitlines()
     assert header.split()[:9] == ["NAME", "READY", "STATUS", "RESTARTS", "AGE", "IP", "NODE", "NOMINATED", "NODE"]
-    assert row.split()[:4] == ["web", "0/2", "Pending", "0"]
-    assert row.split()[6] == "elsewhere"
+    assert line.split()[:4] == ["web", "0/2", "Pending", "0"]
+    assert line.split()[6] == "elsewhere"
     assert kubectl("-n", project, "get", "pods", "-l", "app!=web").stderr.startswith("No resources found")
     assert (
         kubectl("get", "pods", "-A", f"--field-selector=metadata.namespace={project}", "-o", "name").stdout
@@ -159,7 +159,7 @@ def test_describe_shows_events_of_its_object(kubectl: RunKubectl, project: str) 
     assert "Warning  BackOff" in reported
     header, *rows = kubectl("-n", project, "get", "events").stdout.splitlines()
     assert header.split() == ["LAST", "SEEN", "TYPE", "REASON", "OBJECT", "MESSAGE"]
-    assert {row.split()[2]: row.split()[3] for row in rows} == {"Started": "pod/web", "BackOff": "pod/web"}
+    assert {line.split()[2]: line.split()[3] for line in rows} == {"Started": "pod/web", "BackOff": "pod/web"}
     (only,) = kubectl("-n", project, "get", "ev", "--field-selector=type=Warning", "-o", "name").stdout.splitlines()
     assert only == "event/web.2"
     assert "BackOff" in kubectl("-n", project, "events", "--for", "pod/web", "--types=Warning").stdout
@@ -192,9 +192,9 @@ def test_server_side_apply_tracks_field_owners(kubectl: RunKubectl, project: str
     kubectl("-n", project, "patch", "cm", "shared", "-p", '{"data": {"b": "patched"}}')
     assert '"kubectl-patch"' in apply("{b: one}", "first", code=1)
     apply("{}", "second")
-    kept = json.loads(kubectl("-n", project, "get", "cm", "shared", "-o", "json", "--show-managed-fields").stdout)
-    assert kept["data"] == {"b": "patched"}
-    owned = {row["manager"]: row["fieldsV1"] for row in kept["metadata"]["managedFields"]}
+    stored = json.loads(kubectl("-n", project, "get", "cm", "shared", "-o", "json", "--show-managed-fields").stdout)
+    assert stored["data"] == {"b": "patched"}
+    owned = {entry["manager"]: entry["fieldsV1"] for entry in stored["metadata"]["managedFields"]}
     assert owned == {"kubectl-patch": {"f:data": {"f:b": {}}}, "second": {"f:data": {}}}
 
 

@@ -33,9 +33,9 @@ def test_quotas_and_limit_ranges_are_created_shown_and_enforced(kubectl: RunKube
     kubectl(*on, "create", "quota", "s", "--hard=pods=2", "--scopes=BestEffort")
     kubectl(*on, "apply", "-f", "-", text=BOUNDS)
     kubectl(*on, "run", "p", "--image=toolbox:1")
-    row = kubectl(*on, "get", "quota", "q", "--no-headers").stdout
-    assert "count/deployments.apps: 0/2, pods: 1/1 " in row
-    assert "limits.memory: 512Mi/1Gi" in row
+    quota_line = kubectl(*on, "get", "quota", "q", "--no-headers").stdout
+    assert "count/deployments.apps: 0/2, pods: 1/1 " in quota_line
+    assert "limits.memory: 512Mi/1Gi" in quota_line
     refused = kubectl(*on, "run", "r", "--image=toolbox:1", code=1).stderr
     assert "exceeded quota: q, requested: pods=1, used: pods=1, limited: pods=1" in refused
     reported = [" ".join(line.split()) for line in kubectl("describe", "namespace", project).stdout.splitlines()]

@@ -58,8 +58,13 @@ def test_service_changes_through_all_types(kubectl: RunKubectl, project: str) ->
     spec = spec_of(kubectl, project)
     number, health = spec["ports"][0]["nodePort"], spec["healthCheckNodePort"]
     address = spec["status"]["loadBalancer"]["ingress"][0]["ip"]
-    row = kubectl(*on, "get", "svc", "web", "--no-headers").stdout.split()
-    assert row[1:5] == ["LoadBalancer", spec["clusterIP"], f"{address},203.0.113.7", f"53:{number}/TCP,53:{number}/UDP"]
+    columns = kubectl(*on, "get", "svc", "web", "--no-headers").stdout.split()
+    assert columns[1:5] == [
+        "LoadBalancer",
+        spec["clusterIP"],
+        f"{address},203.0.113.7",
+        f"53:{number}/TCP,53:{number}/UDP",
+    ]
     reported = [" ".join(line.split()) for line in kubectl(*on, "describe", "svc", "web").stdout.splitlines()]
     for line in (
         f"HealthCheck NodePort: {health}",
@@ -118,7 +123,9 @@ async def test_freed_service_addresses_are_not_reused_at_once_even_after_a_resta
         async with Client(Kubeconfig.load(server.kubeconfig)) as client:
             api_client = UntypedClient(client)
             await api_client.create(path, name="web", spec=desired)
-            web = await api_client.wait_until(f"{path}/web", lambda one: one["status"]["loadBalancer"].get("ingress"))
+            web = await api_client.wait_until(
+                f"{path}/web", lambda service: service["status"]["loadBalancer"].get("ingress")
+            )
             ingress = web["status"]["loadBalancer"]["ingress"][0]["ip"]
             actual.append((web["spec"]["clusterIP"], web["spec"]["ports"][0]["nodePort"], ingress))
             if not number:

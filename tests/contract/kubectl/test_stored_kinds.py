@@ -32,15 +32,15 @@ def test_stored_kinds_are_created_with_a_warning_that_nothing_acts_on_them(kubec
     created = kubectl("-n", project, "autoscale", "deployment", "web", "--min=1", "--max=3", "--cpu-percent=50")
     assert "autoscaled" in created.stdout
     assert "replicas stay as they are" in created.stderr
-    row = kubectl("-n", project, "get", "hpa", "--no-headers").stdout.split()
-    assert row[:7] == ["web", "Deployment/web", "cpu:", "<unknown>/50%", "1", "3", "0"]
+    columns = kubectl("-n", project, "get", "hpa", "--no-headers").stdout.split()
+    assert columns[:7] == ["web", "Deployment/web", "cpu:", "<unknown>/50%", "1", "3", "0"]
     spec = "jsonpath={.spec}"
     older = kubectl("-n", project, "get", "horizontalpodautoscalers.v1.autoscaling", "web", "-o", spec).stdout
     assert '"targetCPUUtilizationPercentage":50' in older
     created = kubectl("-n", project, "create", "ingress", "in", "--rule=a.example.org/x*=web:80")
     assert "no controller of this master acts on an Ingress" in created.stderr
-    row = kubectl("-n", project, "get", "ingress", "--no-headers").stdout.split()
-    assert row[:4] == ["in", "<none>", "a.example.org", "80"]
+    columns = kubectl("-n", project, "get", "ingress", "--no-headers").stdout.split()
+    assert columns[:4] == ["in", "<none>", "a.example.org", "80"]
     kubectl("create", "priorityclass", f"high-{project}", "--value=1000", "--description=much")
     assert kubectl("get", "pc", f"high-{project}", "--no-headers").stdout.split()[1:3] == ["1000", "false"]
     created = kubectl("-n", project, "apply", "-f", "-", text=POLICY)

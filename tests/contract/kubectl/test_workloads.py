@@ -137,8 +137,8 @@ def test_cron_job_is_created_and_run_by_hand(kubectl: RunKubectl, project: str) 
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
     nightly = ("--image=toolbox:1", "--schedule=@yearly", "--", "true")
     kubectl("-n", project, "create", "cronjob", "tidy", *nightly)
-    row = kubectl("-n", project, "get", "cronjobs", "--no-headers").stdout.split()
-    assert row[:6] == ["tidy", "@yearly", "<none>", "False", "0", "<none>"]
+    columns = kubectl("-n", project, "get", "cronjobs", "--no-headers").stdout.split()
+    assert columns[:6] == ["tidy", "@yearly", "<none>", "False", "0", "<none>"]
     kubectl("-n", project, "create", "job", "now", "--from=cronjob/tidy")
     kubectl("-n", project, "wait", "--for=jsonpath={.status.active}=1", "job/now", "--timeout=20s")
     assert "Schedule:" in kubectl("-n", project, "describe", "cronjob", "tidy").stdout

@@ -74,9 +74,9 @@ class Other:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        for one in (self._udp, self._tcp):
-            if one is not None:
-                one.close()
+        for server in (self._udp, self._tcp):
+            if server is not None:
+                server.close()
 
     async def _talk(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         length = int.from_bytes(await reader.readexactly(2))
@@ -149,7 +149,9 @@ async def answering() -> AsyncIterator[Answering]:
 
         async def start(*others: Other, known: ServiceStore | None = None) -> tuple[NameServer, int]:
             to_others = Forwarder(lambda: [Upstream(HERE, other.port) for other in others]) if others else None
-            server = NameServer(names(known or directory()), lambda who: VNIDS.get(who, UNKNOWN_CLIENT), to_others)
+            server = NameServer(
+                names(known or directory()), lambda address: VNIDS.get(address, UNKNOWN_CLIENT), to_others
+            )
             port = await server.start(HERE, 0)
             stack.push_async_callback(server.stop)
             if to_others is not None:
@@ -188,7 +190,7 @@ async def test_cached_answer_is_valid_for_its_project_and_ttl_only(answering: An
         assert (await ask(port, WEB, source="127.0.0.9")).rcode() == dns.rcode.NXDOMAIN
     known.put_service(("red", "web"), service("red", "web", '{"clusterIP": "172.30.0.6"}'))
     assert rows(await ask(port, WEB, source=POD)) == ["172.30.0.6"]
-    server.update(names(known, {"red": 11}), lambda who: VNIDS.get(who, UNKNOWN_CLIENT))
+    server.update(names(known, {"red": 11}), lambda address: VNIDS.get(address, UNKNOWN_CLIENT))
     assert rows(await ask(port, WEB, source=OTHER)) == ["172.30.0.6"]
     assert (await ask(port, WEB, source=POD)).rcode() == dns.rcode.NXDOMAIN
 
@@ -378,7 +380,7 @@ async def test_forwarding_loop_ends(answering: Answering) -> None:
 
         loop.answer = back
         assert (await ask(port, "www.example.com", source=POD)).rcode() == dns.rcode.SERVFAIL
-        assert [(await one).rcode() for one in query] == [dns.rcode.SERVFAIL]
+        assert [(await response).rcode() for response in query] == [dns.rcode.SERVFAIL]
 
 
 async def test_udp_flood_of_one_client_leaves_capacity_for_others(
@@ -401,7 +403,7 @@ async def test_udp_flood_of_one_client_leaves_capacity_for_others(
 
 async def test_tcp_connections_of_one_project_leave_capacity_for_others(answering: Answering) -> None:
     server, port = await answering()
-    server.update(names(directory()), lambda who: VNIDS["127.0.0.1"] if who == HERE else VNIDS[POD])
+    server.update(names(directory()), lambda address: VNIDS["127.0.0.1"] if address == HERE else VNIDS[POD])
     held = [
         await asyncio.open_connection(HERE, port, local_addr=(f"127.0.1.{number % 9}", 0))
         for number in range(MAX_CONNECTIONS + 20)

@@ -154,9 +154,9 @@ async def test_program_that_handles_sigterm_ends_after_it(driver: DockerClient, 
 async def test_container_keeps_its_stop_signal(driver: DockerClient, uid: str) -> None:
     network = await running_sandbox(driver, uid)
     spec = container(uid, await driver.image_id(images.TOOLBOX), network, IGNORES_SIGTERM)
-    for desired, kept in (("SIGUSR1", "SIGUSR1"), ("SIGRTMIN+3", "SIGRTMIN+3"), ("", "SIGTERM")):
+    for desired, configured in (("SIGUSR1", "SIGUSR1"), ("SIGRTMIN+3", "SIGRTMIN+3"), ("", "SIGTERM")):
         identity = await driver.create(replace(spec, stop_signal=desired))
-        assert (await driver.inspect(identity)).stop_signal == kept
+        assert (await driver.inspect(identity)).stop_signal == configured
 
 
 async def test_program_that_ignores_sigterm_ends_when_killed(driver: DockerClient, uid: str) -> None:
@@ -590,7 +590,7 @@ async def test_container_shares_the_process_namespace_of_another(dockerd: Docker
     )
     second = await real.create(guest)
     await real.start(second)
-    pids = [(await real.inspect(one)).pid for one in (first, second)]
+    pids = [(await real.inspect(container_id)).pid for container_id in (first, second)]
     assert namespace(pids[0], "pid") == namespace(pids[1], "pid")
     real.close()
 
@@ -599,9 +599,9 @@ async def test_container_logs_are_rotated(dockerd: Dockerd, uid: str) -> None:
     real = DockerClient(str(dockerd.socket), LOGS)
     identity = await started(real, uid, ("sh", "-c", "i=0; while [ $i -lt 2000 ]; do echo $i; i=$((i+1)); done"))
     log = Path((await until(real, identity, lambda runtime_container: not runtime_container.running)).log_path)
-    kept = sorted(log.parent.glob(f"{log.name}*"))
-    assert [path.name for path in kept] == [log.name, f"{log.name}.1"]
-    assert all(path.stat().st_size < 2 * LOGS.max_bytes for path in kept)
+    logs = sorted(log.parent.glob(f"{log.name}*"))
+    assert [path.name for path in logs] == [log.name, f"{log.name}.1"]
+    assert all(path.stat().st_size < 2 * LOGS.max_bytes for path in logs)
     real.close()
 
 
@@ -685,7 +685,7 @@ async def test_sandbox_network_and_resolv_conf_are_not_managed_by_docker(
     reported = client.inspect_container(network)["NetworkSettings"]
     client.close()
     assert (reported["SandboxID"], reported["Networks"]) == ("", {})
-    pids = [(await real.inspect(one)).pid for one in (network, identity)]
+    pids = [(await real.inspect(container_id)).pid for container_id in (network, identity)]
     box, inside = (os.readlink(f"/proc/{pid}/ns/net") for pid in pids)
     assert box == inside != os.readlink("/proc/self/ns/net")
     links = json.loads(run("nsenter", f"--net=/proc/{pids[0]}/ns/net", "ip", "-json", "address"))
@@ -733,8 +733,8 @@ async def test_bidirectional_mount_propagation_is_applied(dockerd: Dockerd, uid:
     may_mount = replace(spec, security=SecurityOptions(cap_add=("SYS_ADMIN",), options=("seccomp=unconfined",)))
     identity = await real.create(replace(may_mount, binds=(f"{shared}:/both:rshared", f"{shared}:/own")))
     await real.start(identity)
-    for place in ("/both/later", "/own/later"):
-        exec_result = await real.exec(identity, ("mount", "-t", "tmpfs", "tmpfs", place), DEADLINE_SECONDS)
+    for path in ("/both/later", "/own/later"):
+        exec_result = await real.exec(identity, ("mount", "-t", "tmpfs", "tmpfs", path), DEADLINE_SECONDS)
         assert exec_result.exit_code == 0, exec_result
     assert [point for point in mounts.mount_points(shared) if point != shared] == [shared / "later"]
     private = shared.parent

@@ -53,7 +53,7 @@ ALL = b"a\nb\n" + b"x" * LONG + b"\nc\n"
 
 
 @pytest.mark.parametrize(
-    ("wish", "said"),
+    ("options", "said"),
     [
         (PodLogOptions(), ALL),
         (PodLogOptions(follow=True), ALL),
@@ -70,12 +70,12 @@ ALL = b"a\nb\n" + b"x" * LONG + b"\nc\n"
         (PodLogOptions(since_time=1), ALL),
         (PodLogOptions(since_time=4_000_000_000 * NANOSECONDS), b""),
     ],
-    ids=lambda one: ",".join(asked(one)) if isinstance(one, PodLogOptions) else f"{len(one)} bytes",
+    ids=lambda value: ",".join(asked(value)) if isinstance(value, PodLogOptions) else f"{len(value)} bytes",
 )
 async def test_log_options_select_the_returned_lines(
-    dockerd: Dockerd, ended: str, wish: PodLogOptions, said: bytes
+    dockerd: Dockerd, ended: str, options: PodLogOptions, said: bytes
 ) -> None:
-    assert await text(dockerd, ended, wish) == said
+    assert await text(dockerd, ended, options) == said
 
 
 async def test_timestamped_log_has_every_line_complete(dockerd: Dockerd, ended: str) -> None:
@@ -157,9 +157,9 @@ async def test_rotated_log_is_followed_line_by_line(dockerd: Dockerd, flags: tup
     assert [int(line.split()[0]) for line in followed.splitlines()] == list(range(lines))
     log = Path(run_docker(dockerd, "inspect", "-f", "{{.LogPath}}", container).strip())
     assert log.with_name(f"{log.name}.1").exists()
-    kept = [int(line.split()[0]) for line in (await text(dockerd, container, PodLogOptions())).splitlines()]
-    assert kept == list(range(kept[0], lines))
-    assert kept[0] > 0
+    numbers = [int(line.split()[0]) for line in (await text(dockerd, container, PodLogOptions())).splitlines()]
+    assert numbers == list(range(numbers[0], lines))
+    assert numbers[0] > 0
 
 
 async def test_log_of_driver_none_is_rejected(dockerd: Dockerd) -> None:

@@ -446,7 +446,7 @@ async def test_exec_programs_of_a_killed_agent_are_ended_by_the_next(
 
     def runs() -> set[str]:
         rows = run_docker(dockerd, "top", box, "-o", "pid,args").splitlines()[1:]
-        return {row.split(None, 1)[1] for row in rows} & {*ours, "sleep 7003"}
+        return {line.split(None, 1)[1] for line in rows} & {*ours, "sleep 7003"}
 
     theirs = ("docker", "-H", f"unix://{dockerd.socket}", "exec", box, "sleep", "7003")
     words = (sys.executable, "-c", AGENT, str(dockerd.socket), box, str(dockerd.socket.parent / "programs"))

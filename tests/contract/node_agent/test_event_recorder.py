@@ -79,14 +79,14 @@ async def running(recorder: EventRecorder) -> AsyncIterator[None]:
 
 async def events(admin: Client, holds: Callable[[list[Event]], bool], namespace: str = "red") -> list[Event]:
     """The events of a namespace, oldest first, once they are as expected."""
-    found: list[Event] = []
+    recorded: list[Event] = []
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(SECONDS):
-            while not holds(found):
+            while not holds(recorded):
                 await asyncio.sleep(0.02)
-                found = sorted((await admin.list(Event, namespace)).items, key=lambda event: event.metadata.name)
-    assert holds(found), [(event.reason, event.message, event.count) for event in found]
-    return found
+                recorded = sorted((await admin.list(Event, namespace)).items, key=lambda event: event.metadata.name)
+    assert holds(recorded), [(event.reason, event.message, event.count) for event in recorded]
+    return recorded
 
 
 async def test_repeated_events_are_counted_in_one_event(admin: Client, node: Client) -> None:
@@ -94,11 +94,11 @@ async def test_repeated_events_are_counted_in_one_event(admin: Client, node: Cli
     recorder.pod_event(POD, "BackOff", "waits", "main")
     recorder.pod_event(POD, "BackOff", "waits", "main")
     async with running(recorder):
-        (first,) = await events(admin, lambda found: [event.count for event in found] == [2])
+        (first,) = await events(admin, lambda recorded: [event.count for event in recorded] == [2])
         recorder.pod_event(POD, "BackOff", "waits", "main")
         recorder.pod_event(POD, "Started", "runs", "main")
-        found = await events(admin, lambda found: [event.count for event in found] == [3, 1])
-    assert found[0].metadata.uid == first.metadata.uid
+        recorded = await events(admin, lambda recorded: [event.count for event in recorded] == [3, 1])
+    assert recorded[0].metadata.uid == first.metadata.uid
     assert (first.type, first.source.host, first.involved_object.field_path) == (
         "Warning",
         "n1",
@@ -110,10 +110,10 @@ async def test_deleted_event_is_created_again(admin: Client, node: Client) -> No
     recorder = EventRecorder(node, "n1", Clock())
     async with running(recorder):
         recorder.pod_event(POD, "Killing", "stops", "main")
-        (first,) = await events(admin, lambda found: len(found) == 1)
+        (first,) = await events(admin, lambda recorded: len(recorded) == 1)
         await admin.delete(Event, first.metadata.name, "red")
         recorder.pod_event(POD, "Killing", "stops", "main")
-        (second,) = await events(admin, lambda found: len(found) == 1)
+        (second,) = await events(admin, lambda recorded: len(recorded) == 1)
     assert (second.count, second.metadata.uid != first.metadata.uid) == (2, True)
 
 
@@ -129,8 +129,8 @@ async def test_newest_events_are_sent_once_the_master_returns(
             recorder.pod_event(pod, "Started", "runs", "main")
         assert recorder.dropped == 5
         server.start()
-        found = await events(admin, lambda found: len(found) == MAX_PENDING)
-    names = {event.involved_object.name for event in found}
+        recorded = await events(admin, lambda recorded: len(recorded) == MAX_PENDING)
+    names = {event.involved_object.name for event in recorded}
     assert "p-4" not in names
     assert {"p-5", f"p-{MAX_PENDING + 4}"} <= names
 
@@ -141,7 +141,7 @@ async def test_rejected_event_delays_no_other(admin: Client, node: Client) -> No
         lost = replace(POD, metadata=replace(POD.metadata, namespace="nowhere", uid="u-2"))
         recorder.pod_event(lost, "Started", "runs", "main")
         recorder.pod_event(POD, "Started", "runs", "main")
-        await events(admin, lambda found: [event.reason for event in found] == ["Started"])
+        await events(admin, lambda recorded: [event.reason for event in recorded] == ["Started"])
 
 
 async def test_events_of_one_object_are_rate_limited(admin: Client, node: Client) -> None:
@@ -149,6 +149,6 @@ async def test_events_of_one_object_are_rate_limited(admin: Client, node: Client
     async with running(recorder):
         for number in range(100):
             recorder.pod_event(POD, "Failed", f"for another reason {number}", "main")
-        found = await events(admin, lambda found: sum(event.count for event in found) == 25)
-    assert len(found) == 11
-    assert found[-1].message == "(combined from similar events): for another reason 24"
+        recorded = await events(admin, lambda recorded: sum(event.count for event in recorded) == 25)
+    assert len(recorded) == 11
+    assert recorded[-1].message == "(combined from similar events): for another reason 24"

@@ -82,7 +82,7 @@ async def world(server: ApiServer, tmp_path: Path) -> AsyncIterator[World]:
 
 @asynccontextmanager
 async def running(*work: Awaitable[None]) -> AsyncIterator[None]:
-    tasks = [asyncio.ensure_future(one) for one in work]
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in work]
     try:
         yield
     finally:
@@ -134,9 +134,9 @@ async def test_node_status_keeps_foreign_fields_and_corrects_own_ones(world: Wor
 
         async def mended() -> bool:
             await node_object.update(HOST_FACTS, NodeHealth(""), now())
-            found = await world.shown()
-            return {condition.type for condition in found.status.conditions} >= {"Ready", THEIRS.type} and bool(
-                found.status.addresses
+            stored = await world.shown()
+            return {condition.type for condition in stored.status.conditions} >= {"Ready", THEIRS.type} and bool(
+                stored.status.addresses
             )
 
         await until(mended)

@@ -125,12 +125,12 @@ async def test_pod_status_patch_writes_own_fields_and_removes_stale_ones(world: 
     writer = world.writer()
     async with running(writer):
         writer.set_status(replace(pod, status=status("Pending", "10.128.0.9", reason="FailedCreatePodSandBox")))
-        await world.until(lambda found: found is not None and found.status.pod_ip == "10.128.0.9")
+        await world.until(lambda actual: actual is not None and actual.status.pod_ip == "10.128.0.9")
         writer.set_status(replace(pod, status=status()))
-        found = await world.until(lambda found: found is not None and found.status.phase == "Running")
-    assert found is not None
-    assert replace(found.status, conditions=()) == replace(status(), conditions=(), nominated_node_name="n9")
-    assert sorted(found.status.conditions, key=lambda condition: condition.type) == sorted(
+        actual = await world.until(lambda actual: actual is not None and actual.status.phase == "Running")
+    assert actual is not None
+    assert replace(actual.status, conditions=()) == replace(status(), conditions=(), nominated_node_name="n9")
+    assert sorted(actual.status.conditions, key=lambda condition: condition.type) == sorted(
         (*status().conditions, GATE), key=lambda condition: condition.type
     )
 
@@ -140,13 +140,13 @@ async def test_overwritten_pod_status_is_corrected(world: World) -> None:
     writer = world.writer()
     async with running(writer):
         writer.set_status(replace(pod, status=status()))
-        found = await world.until(lambda found: found is not None and found.status.phase == "Running")
-        assert found is not None
-        world.shown = {pod.metadata.uid: found}
-        changed = await world.admin.update_status(replace(found, status=replace(found.status, phase="Failed")))
+        actual = await world.until(lambda actual: actual is not None and actual.status.phase == "Running")
+        assert actual is not None
+        world.shown = {pod.metadata.uid: actual}
+        changed = await world.admin.update_status(replace(actual, status=replace(actual.status, phase="Failed")))
         world.shown = {pod.metadata.uid: changed}
         writer.loop.wake()
-        await world.until(lambda found: found is not None and found.status.phase == "Running")
+        await world.until(lambda actual: actual is not None and actual.status.phase == "Running")
 
 
 async def test_unchanged_pod_status_is_not_written_again(world: World) -> None:
@@ -155,16 +155,16 @@ async def test_unchanged_pod_status_is_not_written_again(world: World) -> None:
     writer = world.writer()
     async with running(writer):
         writer.set_status(replace(pod, status=status()))
-        found = await world.until(lambda found: found is not None and found.status.phase == "Running")
-        assert found is not None
-        world.shown = {pod.metadata.uid: found}
+        actual = await world.until(lambda actual: actual is not None and actual.status.phase == "Running")
+        assert actual is not None
+        world.shown = {pod.metadata.uid: actual}
         other = await world.admin.create(Pod(metadata=ObjectMeta(name="other", namespace="default"), spec=SPEC))
         world.shown[other.metadata.uid] = other
         writer.set_status(replace(other, status=status("Failed")))
         async with asyncio.timeout(SECONDS):
             while (await world.admin.get(Pod, "other", "default")).status.phase != "Failed":
                 await asyncio.sleep(0.02)
-    assert await world.pod() == found
+    assert await world.pod() == actual
 
 
 async def test_final_pod_status_is_written_before_deletion(world: World) -> None:
@@ -200,7 +200,7 @@ async def test_newest_status_and_deletion_are_sent_once_the_master_returns(world
             while not writer.loop.failures:
                 await asyncio.sleep(0.02)
         world.server.start()
-        await world.until(lambda found: found is None)
+        await world.until(lambda actual: actual is None)
 
 
 async def test_pod_is_not_deleted_while_its_status_cannot_be_written(world: World) -> None:
@@ -216,7 +216,7 @@ async def test_pod_is_not_deleted_while_its_status_cannot_be_written(world: Worl
                 await asyncio.sleep(0.02)
         assert await world.pod() is not None
         writer.set_status(replace(pod, status=status("Failed")))
-        await world.until(lambda found: found is None)
+        await world.until(lambda actual: actual is None)
 
 
 async def test_another_pod_of_the_same_name_is_not_changed(world: World) -> None:

@@ -18,13 +18,13 @@ from reconcile.errors import Refused
 
 @pytest.fixture
 def pod_dir(tmp_path: Path) -> Iterator[Path]:
-    place = tmp_path / "a pod"
-    (place / "volume").mkdir(parents=True)
-    (place / "volume").chmod(0o2770)
-    yield place
-    setup.remove_directory(place)
-    assert mounts.mount_points(place) == []
-    assert not place.exists()
+    directory = tmp_path / "a pod"
+    (directory / "volume").mkdir(parents=True)
+    (directory / "volume").chmod(0o2770)
+    yield directory
+    setup.remove_directory(directory)
+    assert mounts.mount_points(directory) == []
+    assert not directory.exists()
 
 
 def part(pod_dir: Path, path: str, *, may_make: bool = True) -> SubPath:
@@ -82,18 +82,18 @@ def test_sub_path_symlink_within_the_volume_is_followed(pod_dir: Path) -> None:
 
 
 def test_sub_path_symlink_created_meanwhile_is_not_followed(pod_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = pod_dir / "volume" / "a"
-    place.mkdir()
+    directory = pod_dir / "volume" / "a"
+    directory.mkdir()
     resolve = Path.resolve
 
     def resolved_too_early(path: Path, strict: bool = False) -> Path:
-        found = resolve(path, strict)
-        if path.name == "a" and place.is_dir() and not place.is_symlink():
-            place.rmdir()
-            place.symlink_to("/etc")
-        return found
+        resolved = resolve(path, strict)
+        if path.name == "a" and directory.is_dir() and not directory.is_symlink():
+            directory.rmdir()
+            directory.symlink_to("/etc")
+        return resolved
 
     monkeypatch.setattr(Path, "resolve", resolved_too_early)
     with pytest.raises(Refused, match="was changed while it was opened"):
         mount_sub_paths((part(pod_dir, "a"),))
-    assert place.is_symlink(), "the test has put the link in the way"
+    assert directory.is_symlink(), "the test has put the link in the way"

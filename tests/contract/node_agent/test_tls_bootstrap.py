@@ -50,14 +50,14 @@ KUBERNETES = "kubernetes.default.svc"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where an agent keeps its files."""
+class AgentFiles:
+    """The directory and the settings of an agent."""
 
     root: Path
     settings: Settings
 
 
-async def place(root: Path, administrator: Client, server: ApiServer, name: str) -> Place:
+async def prepare_files(root: Path, administrator: Client, server: ApiServer, name: str) -> AgentFiles:
     first = root / "bootstrap"
     first.write_text(await bootstrap_kubeconfig(administrator, Kubeconfig.load(server.kubeconfig), HOUR))
     settings = Settings(
@@ -68,7 +68,7 @@ async def place(root: Path, administrator: Client, server: ApiServer, name: str)
         state_dir=str(root / "state"),
         server_tls_bootstrap=True,
     )
-    return Place(root, settings)
+    return AgentFiles(root, settings)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ async def administrator(server: ApiServer) -> AsyncIterator[Client]:
 async def test_machine_joins_by_bootstrap_token_and_keeps_its_certificate(
     server: ApiServer, administrator: Client, tmp_path: Path
 ) -> None:
-    here = await place(tmp_path, administrator, server, "joins")
+    here = await prepare_files(tmp_path, administrator, server, "joins")
     config = await load_kubeconfig(here.settings)
     assert keys.parse_certificate(config.certificate).subject == Subject("system:node:joins", ("system:nodes",))
     assert (tmp_path / "kubeconfig").stat().st_mode & 0o777 == 0o600
@@ -106,8 +106,8 @@ async def test_expired_or_wrong_bootstrap_token_is_rejected(
     config = Kubeconfig.load(server.kubeconfig)
     text = await bootstrap_kubeconfig(administrator, config, -HOUR)
     token = yaml.safe_load(text)["users"][0]["user"]["token"]
-    for one in (token, f"{token[:-1]}!", "aaaaaa.bbbbbbbbbbbbbbbb"):
-        async with Client(Kubeconfig(config.server, config.ca, token=one)) as nobody:
+    for bad_token in (token, f"{token[:-1]}!", "aaaaaa.bbbbbbbbbbbbbbbb"):
+        async with Client(Kubeconfig(config.server, config.ca, token=bad_token)) as nobody:
             with pytest.raises(ApiError) as refused:
                 await nobody.list(CertificateSigningRequest)
         assert refused.value.status.code == 401
@@ -135,12 +135,12 @@ async def test_restarted_agent_finds_its_signing_request(
             await asyncio.sleep(0.02)
         first.cancel()
         second = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
-        (item,) = csrs
+        (csr,) = csrs
         key = (tmp_path / "key").read_bytes()
         signed = keys.self_signed(key, Subject("x"), datetime.datetime.now(datetime.UTC))
         await administrator.patch_status(
             CertificateSigningRequest,
-            item.metadata.name,
+            csr.metadata.name,
             "",
             {"status": {"certificate": base64.b64encode(signed).decode()}},
         )
@@ -162,25 +162,25 @@ async def test_denied_agent_reports_it_and_requests_again_when_the_request_is_go
     async with asyncio.timeout(30):
         while not (csrs := await _asked_of(administrator, "example.org/strict")):
             await asyncio.sleep(0.02)
-        (item,) = csrs
+        (csr,) = csrs
         denied = {"type": "Denied", "status": "True", "reason": "NotKnown", "message": "who is that?"}
-        await api_client.request("PATCH", f"{PATH}/{item.metadata.name}/approval", {"status": {"conditions": [denied]}})
+        await api_client.request("PATCH", f"{PATH}/{csr.metadata.name}/approval", {"status": {"conditions": [denied]}})
         with pytest.raises(NotReady, match=r"was denied \(NotKnown: who is that\?\)"):
             await waiting
         with pytest.raises(NotReady, match="was denied"):
             await request_certificate(administrator, what, tmp_path / "key")
-        await administrator.delete(CertificateSigningRequest, item.metadata.name)
+        await administrator.delete(CertificateSigningRequest, csr.metadata.name)
         again = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
         while not (csrs := await _asked_of(administrator, "example.org/strict")):
             await asyncio.sleep(0.02)
-        assert csrs[0].metadata.uid != item.metadata.uid
+        assert csrs[0].metadata.uid != csr.metadata.uid
         again.cancel()
 
 
 async def test_node_renews_its_certificate_and_its_client_uses_it(
     server: ApiServer, administrator: Client, tmp_path: Path
 ) -> None:
-    here = await place(tmp_path, administrator, server, "renews")
+    here = await prepare_files(tmp_path, administrator, server, "renews")
     (tmp_path / "kubeconfig").write_text(
         await node_kubeconfig(administrator, Kubeconfig.load(server.kubeconfig), "renews")
     )
@@ -207,7 +207,7 @@ async def test_serving_certificate_names_only_its_node(
     server: ApiServer, administrator: Client, tmp_path: Path, api_client: UntypedClient
 ) -> None:
     """What names its address waits: it is not the one by which the node speaks to the master."""
-    here = await place(tmp_path, administrator, server, "serves")
+    here = await prepare_files(tmp_path, administrator, server, "serves")
     address = NodeAddress(type="InternalIP", address="10.245.9.9")
     async with Client(await load_kubeconfig(here.settings)) as client:
         await client.create(Node(metadata=ObjectMeta(name="serves"), status=NodeStatus(addresses=(address,))))
@@ -219,10 +219,10 @@ async def test_serving_certificate_names_only_its_node(
                 csrs := [csr for csr in await _asked_of(administrator, KUBELET_SERVING_SIGNER) if _is_of(csr, "serves")]
             ):
                 await asyncio.sleep(0.02)
-            (item,) = csrs
-            assert item.spec.extra == {ADDRESS: ("127.0.0.1",)}
+            (renewed,) = csrs
+            assert renewed.spec.extra == {ADDRESS: ("127.0.0.1",)}
             approved = {"type": "Approved", "status": "True", "reason": "LookedAt"}
-            path = f"{PATH}/{item.metadata.name}/approval"
+            path = f"{PATH}/{renewed.metadata.name}/approval"
             await api_client.request("PATCH", path, {"status": {"conditions": [approved]}})
             await waiting
         pem = (tmp_path / "state" / "pki" / "serving.pem").read_bytes()
@@ -239,8 +239,8 @@ async def test_serving_certificate_names_only_its_node(
             "service": (("serves",), ("172.30.0.1",)),
             "stated": ((), ("10.245.9.9",)),
         }
-        for name, places in desired.items():
-            await client.create(serving_request(name, Subject("system:node:serves", ("system:nodes",), *places)))
+        for name, addresses in desired.items():
+            await client.create(serving_request(name, Subject("system:node:serves", ("system:nodes",), *addresses)))
         # Requests are looked at in the order of their names: when this one is approved, those were passed over.
         await client.create(serving_request("zoo", Subject(own.user, own.groups, own.dns_names)))
         async with asyncio.timeout(30):
@@ -254,8 +254,8 @@ async def test_serving_certificate_names_only_its_node(
             await client.create(serving_request("greedy", Subject("system:node:joins", ("system:nodes",), ("joins",))))
 
 
-def _is_of(item: CertificateSigningRequest, node: str) -> bool:
-    return item.spec.username == f"system:node:{node}"
+def _is_of(csr: CertificateSigningRequest, node: str) -> bool:
+    return csr.spec.username == f"system:node:{node}"
 
 
 async def test_requesters_address_is_set_by_the_server_only(
@@ -298,7 +298,7 @@ async def test_bootstrap_token_gets_no_certificate_of_an_active_node(
     server: ApiServer, administrator: Client, tmp_path: Path
 ) -> None:
     """But one of a node of which nothing is heard: it was off for longer than its certificate held."""
-    here = await place(tmp_path, administrator, server, "lives")
+    here = await prepare_files(tmp_path, administrator, server, "lives")
     async with Client(await load_kubeconfig(here.settings)) as client:
         ready = Condition(type="Ready", status="True")
         node = await client.create(Node(metadata=ObjectMeta(name="lives"), status=NodeStatus(conditions=(ready,))))

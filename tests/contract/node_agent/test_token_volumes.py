@@ -52,11 +52,15 @@ async def _tasks() -> AsyncIterator[Callable[[Coroutine[Any, Any, None]], asynci
 
 async def test_token_file_is_rewritten_only_when_the_token_is_renewed(tmp_path: Path) -> None:
     host, issuer, server = HostInfo(str(tmp_path / "pods"), 8 << 30, -1000), TokenIssuer(), ObjectServer()
-    place, fake_event_recorder = Path(volume_dir(pod_dir(host, UID), WISH.spec.volumes[0])), FakeEventRecorder()
+    directory, fake_event_recorder = Path(volume_dir(pod_dir(host, UID), WISH.spec.volumes[0])), FakeEventRecorder()
     server.put(ROOT)
 
     def held() -> tuple[str, str, str]:
-        return (place / "token").read_text(), (place / "ca.crt").read_text(), (place / "..data").readlink().name
+        return (
+            (directory / "token").read_text(),
+            (directory / "ca.crt").read_text(),
+            (directory / "..data").readlink().name,
+        )
 
     async with issuer.tokens() as tokens, server.client() as client, _tasks() as spawn:
         references = ObjectCache(client, spawn, lambda _: None)

@@ -41,20 +41,20 @@ def pod_dir(tmp_path: Path) -> str:
     return str(tmp_path / "a pod")
 
 
-def place(pod_dir: str, one: Volume) -> Path:
-    return Path(volume_dir(pod_dir, one))
+def path_in_pod(pod_dir: str, pod_volume: Volume) -> Path:
+    return Path(volume_dir(pod_dir, pod_volume))
 
 
 @pytest.mark.parametrize("source", ["secret: {secretName: s}", "projected: {sources: []}"])
 def test_secret_volume_is_in_memory_and_removed_with_the_pod(pod_dir: str, source: str) -> None:
-    one = volume(source)
-    assert not setup.is_set_up(one, pod_dir)
+    pod_volume = volume(source)
+    assert not setup.is_set_up(pod_volume, pod_dir)
     for _ in range(2):
-        setup.set_up_volume(one, pod_dir, VolumeSetup(files=FILES))
-        assert mounts.mount_points(Path(pod_dir)) == [place(pod_dir, one)]
-    assert setup.is_set_up(one, pod_dir)
-    assert (place(pod_dir, one) / "key").read_bytes() == b"hidden"
-    assert stat.S_IMODE((place(pod_dir, one) / "key").stat().st_mode) == 0o400
+        setup.set_up_volume(pod_volume, pod_dir, VolumeSetup(files=FILES))
+        assert mounts.mount_points(Path(pod_dir)) == [path_in_pod(pod_dir, pod_volume)]
+    assert setup.is_set_up(pod_volume, pod_dir)
+    assert (path_in_pod(pod_dir, pod_volume) / "key").read_bytes() == b"hidden"
+    assert stat.S_IMODE((path_in_pod(pod_dir, pod_volume) / "key").stat().st_mode) == 0o400
     setup.remove_directory(Path(pod_dir))
     assert mounts.mount_points(Path(pod_dir)) == []
     assert not Path(pod_dir).exists()
@@ -62,45 +62,49 @@ def test_secret_volume_is_in_memory_and_removed_with_the_pod(pod_dir: str, sourc
 
 
 def test_volume_that_cannot_be_unmounted_is_not_deleted(pod_dir: str) -> None:
-    one = volume("secret: {secretName: s}")
-    setup.set_up_volume(one, pod_dir, VolumeSetup(files=FILES))
-    with (place(pod_dir, one) / "key").open(), pytest.raises(NotReady, match="busy"):
+    pod_volume = volume("secret: {secretName: s}")
+    setup.set_up_volume(pod_volume, pod_dir, VolumeSetup(files=FILES))
+    with (path_in_pod(pod_dir, pod_volume) / "key").open(), pytest.raises(NotReady, match="busy"):
         setup.remove_directory(Path(pod_dir))
-    assert (place(pod_dir, one) / "key").exists()
+    assert (path_in_pod(pod_dir, pod_volume) / "key").exists()
     setup.remove_directory(Path(pod_dir))
     assert not Path(pod_dir).exists()
 
 
 def test_config_map_volume_is_on_disk(pod_dir: str) -> None:
-    one = volume("configMap: {name: c}")
+    pod_volume = volume("configMap: {name: c}")
     before = os.umask(0o077)
     try:
-        setup.set_up_volume(one, pod_dir, VolumeSetup(files=FILES))
+        setup.set_up_volume(pod_volume, pod_dir, VolumeSetup(files=FILES))
     finally:
         os.umask(before)
-    assert stat.S_IMODE(place(pod_dir, one).stat().st_mode) == 0o755
+    assert stat.S_IMODE(path_in_pod(pod_dir, pod_volume).stat().st_mode) == 0o755
     assert mounts.mount_points(Path(pod_dir)) == []
-    assert (place(pod_dir, one) / "key").read_bytes() == b"hidden"
+    assert (path_in_pod(pod_dir, pod_volume) / "key").read_bytes() == b"hidden"
     setup.remove_directory(Path(pod_dir))
 
 
 @pytest.mark.parametrize(("group", "mode"), [(None, 0o777), (2000, 0o2777)])
 @pytest.mark.parametrize("source", ["emptyDir: {}", "emptyDir: {medium: Memory, sizeLimit: 1Mi}"])
 def test_empty_dir_is_writable_by_everyone(pod_dir: str, source: str, group: int | None, mode: int) -> None:
-    one = volume(source)
+    pod_volume = volume(source)
     before = os.umask(0o077)
     try:
-        setup.set_up_volume(one, pod_dir, VolumeSetup(group, tmpfs_bytes=1 << 20))
+        setup.set_up_volume(pod_volume, pod_dir, VolumeSetup(group, tmpfs_bytes=1 << 20))
     finally:
         os.umask(before)
-    seen = place(pod_dir, one).stat()
+    seen = path_in_pod(pod_dir, pod_volume).stat()
     sticky = stat.S_ISVTX if "Memory" in source else 0
     assert (stat.S_IMODE(seen.st_mode), seen.st_gid) == (mode | sticky, group or 0)
-    (place(pod_dir, one) / "kept").touch()
-    setup.set_up_volume(one, pod_dir, VolumeSetup(group, tmpfs_bytes=1 << 20))
-    assert (place(pod_dir, one) / "kept").exists()
+    (path_in_pod(pod_dir, pod_volume) / "kept").touch()
+    setup.set_up_volume(pod_volume, pod_dir, VolumeSetup(group, tmpfs_bytes=1 << 20))
+    assert (path_in_pod(pod_dir, pod_volume) / "kept").exists()
     if "Memory" in source:
-        assert os.statvfs(place(pod_dir, one)).f_blocks * os.statvfs(place(pod_dir, one)).f_frsize == 1 << 20
+        assert (
+            os.statvfs(path_in_pod(pod_dir, pod_volume)).f_blocks
+            * os.statvfs(path_in_pod(pod_dir, pod_volume)).f_frsize
+            == 1 << 20
+        )
     setup.remove_directory(Path(pod_dir))
     assert not Path(pod_dir).exists()
 
@@ -110,12 +114,12 @@ def test_host_path_volume_must_have_its_declared_type(pod_dir: str, tmp_path: Pa
     there["File"].touch()
     for kind in ("Directory", "File", "Socket", "CharDevice", "BlockDevice"):
         for what, path in there.items():
-            one = volume(f"hostPath: {{path: {path}, type: {kind}}}")
+            pod_volume = volume(f"hostPath: {{path: {path}, type: {kind}}}")
             if what == kind:
-                setup.set_up_volume(one, pod_dir, VolumeSetup())
+                setup.set_up_volume(pod_volume, pod_dir, VolumeSetup())
             else:
                 with pytest.raises(Refused, match=f"hostPath type check failed: {path} is not a {kind}"):
-                    setup.set_up_volume(one, pod_dir, VolumeSetup())
+                    setup.set_up_volume(pod_volume, pod_dir, VolumeSetup())
     setup.set_up_volume(volume(f"hostPath: {{path: {tmp_path}/none}}"), pod_dir, VolumeSetup())
     assert not (tmp_path / "none").exists()
     setup.set_up_volume(volume(f"hostPath: {{path: {tmp_path}/d/e, type: DirectoryOrCreate}}"), pod_dir, VolumeSetup())
@@ -156,15 +160,15 @@ def test_nfs_volume_is_mounted_once_and_its_files_are_kept(
     (tmp_path / "mount").write_text(FAKE_MOUNT.format(folder=tmp_path, mount=mount))
     (tmp_path / "mount").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    one = volume(source)
+    pod_volume = volume(source)
     with pytest.raises(NotReady, match=r"mount -t nfs .* \(exit 32\): mount.nfs: Connection refused"):
-        setup.set_up_volume(one, pod_dir, VolumeSetup(mount_options=options))
+        setup.set_up_volume(pod_volume, pod_dir, VolumeSetup(mount_options=options))
     (tmp_path / "away").unlink()
     for _ in range(2):
-        setup.set_up_volume(one, pod_dir, VolumeSetup(mount_options=options))
-    wanted = command.replace("TARGET", str(place(pod_dir, one)))
+        setup.set_up_volume(pod_volume, pod_dir, VolumeSetup(mount_options=options))
+    wanted = command.replace("TARGET", str(path_in_pod(pod_dir, pod_volume)))
     assert (tmp_path / "calls").read_text().splitlines() == [wanted] * 2
-    assert (place(pod_dir, one) / "file").read_text() == "theirs"
+    assert (path_in_pod(pod_dir, pod_volume) / "file").read_text() == "theirs"
     setup.remove_directory(Path(pod_dir))
     assert not Path(pod_dir).exists()
     assert (tmp_path / "export" / "file").read_text() == "theirs"
@@ -179,9 +183,9 @@ KINDS = (
 
 
 def set_everything_up(pod_dir: str) -> None:
-    for number, one in enumerate(KINDS):
-        named = replace(one, name=f"v{number}")
-        files = FILES if has_payload(one) else None
+    for number, pod_volume in enumerate(KINDS):
+        named = replace(pod_volume, name=f"v{number}")
+        files = FILES if has_payload(pod_volume) else None
         setup.set_up_volume(named, pod_dir, VolumeSetup(2000, files, tmpfs_bytes=1 << 20))
         path = "key" if files else "deep/part"
         target = f"{pod_dir}/volume-subpaths/{named.name}/main/0"
@@ -198,7 +202,9 @@ def seen(pod_dir: str) -> list[tuple[str, int, int, int]]:
     paths = [Path(folder, name) for folder, folders, names in os.walk(pod_dir) for name in (*folders, *names)]
     plain = [path for path in paths if "/.." not in str(path)]
     stats = [(str(path.relative_to(pod_dir)), path.stat()) for path in sorted(plain)]
-    return [(name, stat.S_IMODE(one.st_mode), one.st_uid, one.st_gid) for name, one in stats]
+    return [
+        (name, stat.S_IMODE(stat_result.st_mode), stat_result.st_uid, stat_result.st_gid) for name, stat_result in stats
+    ]
 
 
 def test_agent_killed_at_any_file_operation_completes_setup_and_teardown(tmp_path: Path) -> None:

@@ -68,10 +68,10 @@ class Watched:
 
 @asynccontextmanager
 async def watched(socket: Path) -> AsyncIterator[Watched]:
-    one = Watched(socket)
-    running = asyncio.create_task(one.driver.run())
+    client = Watched(socket)
+    running = asyncio.create_task(client.driver.run())
     try:
-        yield one
+        yield client
     finally:
         running.cancel()
         with suppress(asyncio.CancelledError):
@@ -80,9 +80,9 @@ async def watched(socket: Path) -> AsyncIterator[Watched]:
 
 @asynccontextmanager
 async def connected(switch: DummySwitch) -> AsyncIterator[Watched]:
-    async with watched(switch.rundir / "br0.mgmt") as one:
-        await one.until(lambda: one.driver.connected)
-        yield one
+    async with watched(switch.rundir / "br0.mgmt") as client:
+        await client.until(lambda: client.driver.connected)
+        yield client
 
 
 def ofctl(switch: DummySwitch, verb: str, flow: str, *options: str) -> None:
@@ -235,7 +235,7 @@ def test_foreign_flows_are_read_and_removed(switch: DummySwitch, table: int) -> 
     actual = switch.read()
     assert actual >= ROWS
     assert len(actual) == len(ROWS) + len(STRANGERS)
-    assert any(isinstance(one, UnknownFlow) for one in actual)
+    assert any(isinstance(flow, UnknownFlow) for flow in actual)
     assert switch.replace(ROWS) == DiffCount(0, len(STRANGERS))
     assert switch.read() == ROWS
 
@@ -270,13 +270,13 @@ IMPOSSIBLE = Flow(30, 7, f.ip(dst=IPv4Address("10.128.0.9")), (SetField(f.IN_POR
 
 
 async def test_rejected_flow_is_named_and_retried(switch: DummySwitch) -> None:
-    async with connected(switch) as one:
-        await one.replace(ROWS)
+    async with connected(switch) as client:
+        await client.replace(ROWS)
         for _ in range(2):
             with pytest.raises(Refused, match=r"nw_dst=10\.128\.0\.9.*flows are as they were"):
-                await one.replace(ROWS - {row(1)} | {IMPOSSIBLE})
-        assert await one.replace(ROWS | {row(21)}) == DiffCount(1, 0)
-        assert await one.driver.read() == ROWS | {row(21)}
+                await client.replace(ROWS - {row(1)} | {IMPOSSIBLE})
+        assert await client.replace(ROWS | {row(21)}) == DiffCount(1, 0)
+        assert await client.driver.read() == ROWS | {row(21)}
 
 
 async def test_flow_rejected_at_commit_is_named(switch: DummySwitch) -> None:
@@ -285,27 +285,27 @@ async def test_flow_rejected_at_commit_is_named(switch: DummySwitch) -> None:
         *("--", "--id=@t", "create", "flow_table", "flow_limit=20", "overflow_policy=refuse"),
         *("--", "set", "bridge", "br0", "flow_tables:30=@t"),
     )
-    async with connected(switch) as one:
-        await one.replace(ROWS)
+    async with connected(switch) as client:
+        await client.replace(ROWS)
         with pytest.raises(Refused, match=r"nw_dst=10\.128\.0\.2[01] .*flows are as they were"):
-            await one.replace(ROWS - {row(1)} | {row(20), row(21)})
-        assert await one.driver.read() == ROWS
-        assert await one.replace(ROWS - {row(1)} | {row(20)}) == DiffCount(1, 1)
+            await client.replace(ROWS - {row(1)} | {row(20), row(21)})
+        assert await client.driver.read() == ROWS
+        assert await client.replace(ROWS - {row(1)} | {row(20)}) == DiffCount(1, 1)
 
 
 # Coming, going, and what others do meanwhile
 
 
 async def test_flow_monitor_reports_foreign_changes_only(switch: DummySwitch) -> None:
-    async with connected(switch) as one:
-        before = one.changes
-        await one.replace(ROWS)
-        await one.replace(ROWS - {row(1)})
-        await one.driver.read()
-        assert one.changes == before
+    async with connected(switch) as client:
+        before = client.changes
+        await client.replace(ROWS)
+        await client.replace(ROWS - {row(1)})
+        await client.driver.read()
+        assert client.changes == before
         ofctl(switch, "del-flows", "table=30,priority=100,ip,nw_dst=10.128.0.2", "--strict")
-        await one.until(lambda: one.changes > before)
-        assert await one.replace(ROWS) == DiffCount(2, 0)
+        await client.until(lambda: client.changes > before)
+        assert await client.replace(ROWS) == DiffCount(2, 0)
 
 
 SERVICE_FLOWS = FlowSet(
@@ -320,60 +320,60 @@ SERVICE_FLOWS = FlowSet(
 async def test_restore_writes_the_flows_and_groups_of_the_other_partition(
     switch: DummySwitch, words: tuple[str, str]
 ) -> None:
-    async with connected(switch) as one:
-        await one.driver.sync(Partition.SERVICE, SERVICE_FLOWS)
-        await one.replace(ROWS)
-        assert await one.driver.restore() == DiffCount(0, 0)
-        before = one.changes
+    async with connected(switch) as client:
+        await client.driver.sync(Partition.SERVICE, SERVICE_FLOWS)
+        await client.replace(ROWS)
+        assert await client.driver.restore() == DiffCount(0, 0)
+        before = client.changes
         ofctl(switch, *words)
-        await one.until(lambda: one.changes > before)
-        assert await one.replace(ROWS) == DiffCount(0, 0)
-        restored = await one.driver.restore()
+        await client.until(lambda: client.changes > before)
+        assert await client.replace(ROWS) == DiffCount(0, 0)
+        restored = await client.driver.restore()
         assert restored.added >= 5
-        assert await one.driver.read() == ROWS | SERVICE_FLOWS.flows
+        assert await client.driver.read() == ROWS | SERVICE_FLOWS.flows
         assert "group_id=7" in switch.ofctl("dump-groups", str(switch.rundir / "br0.mgmt"))
 
 
 async def test_missing_switch_is_an_error(tmp_path: Path) -> None:
-    async with watched(tmp_path / "br0.mgmt") as one:
-        await one.until(lambda: "is not there" in one.driver.unreachable_reason)
+    async with watched(tmp_path / "br0.mgmt") as client:
+        await client.until(lambda: "is not there" in client.driver.unreachable_reason)
         with pytest.raises(NotReady, match="is not there"):
-            await one.replace(ROWS)
+            await client.replace(ROWS)
         with pytest.raises(NotReady):
-            await one.driver.read()
+            await client.driver.read()
 
 
 async def test_restarted_switch_is_reported_and_has_no_flows(switch: DummySwitch) -> None:
-    async with connected(switch) as one:
-        await one.replace(ROWS)
+    async with connected(switch) as client:
+        await client.replace(ROWS)
         switch.kill_vswitchd()
-        await one.until(lambda: not one.driver.connected)
+        await client.until(lambda: not client.driver.connected)
         with pytest.raises(NotReady):
-            await one.replace(ROWS)
+            await client.replace(ROWS)
         switch.start_vswitchd()
-        await one.until(lambda: one.driver.connected)
-        assert await one.replace(ROWS) == DiffCount(len(ROWS), 0)
+        await client.until(lambda: client.driver.connected)
+        assert await client.replace(ROWS) == DiffCount(len(ROWS), 0)
 
 
 async def test_recreated_bridge_is_found(switch: DummySwitch) -> None:
-    async with connected(switch) as one:
-        await one.replace(ROWS)
+    async with connected(switch) as client:
+        await client.replace(ROWS)
         switch.vsctl("del-br", "br0")
-        await one.until(lambda: not one.driver.connected)
+        await client.until(lambda: not client.driver.connected)
         switch.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy")
-        await one.until(lambda: one.driver.connected)
-        assert (await one.replace(ROWS)).added == len(ROWS)
-        assert await one.driver.read() == ROWS
+        await client.until(lambda: client.driver.connected)
+        assert (await client.replace(ROWS)).added == len(ROWS)
+        assert await client.driver.read() == ROWS
 
 
 async def test_bridge_with_other_openflow_versions_is_reported(switch: DummySwitch) -> None:
     switch.vsctl("set", "bridge", "br0", "protocols=OpenFlow10,OpenFlow13")
-    async with watched(switch.rundir / "br0.mgmt") as one:
-        await one.until(lambda: "1.4" in one.driver.unreachable_reason)
+    async with watched(switch.rundir / "br0.mgmt") as client:
+        await client.until(lambda: "1.4" in client.driver.unreachable_reason)
         with pytest.raises(NotReady, match=r"OpenFlow 1\.4"):
-            await one.replace(ROWS)
+            await client.replace(ROWS)
         switch.vsctl("clear", "bridge", "br0", "protocols")
-        await one.until(lambda: one.driver.connected)
+        await client.until(lambda: client.driver.connected)
 
 
 # Whatever comes down the socket
@@ -422,10 +422,10 @@ def test_malformed_messages_do_not_crash_the_client(tmp_path_factory: pytest.Tem
             await writer.drain()
             answered.set()
 
-        async with impostor(folder / "s", speak), watched(folder / "s") as one:
+        async with impostor(folder / "s", speak), watched(folder / "s") as client:
             async with asyncio.timeout(DEADLINE_SECONDS):
                 await answered.wait()
             with pytest.raises(NotReady):
-                await one.replace(ROWS)
+                await client.replace(ROWS)
 
     asyncio.run(talk())

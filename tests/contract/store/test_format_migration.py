@@ -111,8 +111,8 @@ async def test_migrated_store_serves_objects_history_and_cursors(path: Path) -> 
         assert storage.revision == 73
         await storage.close()
     storage = await SQLiteStorage.open(path, TYPES)
-    (item,) = await storage.write(put(Pod(metadata=pods[1].object.metadata, spec=pods[1].object.spec), 72))
-    assert item.metadata.resource_version == "74"
+    (stored,) = await storage.write(put(Pod(metadata=pods[1].object.metadata, spec=pods[1].object.spec), 72))
+    assert stored.metadata.resource_version == "74"
     await storage.close()
 
 

@@ -65,12 +65,12 @@ def told(events: list[WatchEvent]) -> list[tuple[str, str, int]]:
 
 
 async def test_write_gets_the_next_revision_and_is_read_back(store: Storage) -> None:
-    (one,) = await store.write(put(ns("a", x="1")))
+    (stored,) = await store.write(put(ns("a", x="1")))
     (two,) = await store.write(put(ns("b")))
-    assert (one.metadata.resource_version, two.metadata.resource_version) == ("1", "2")
+    assert (stored.metadata.resource_version, two.metadata.resource_version) == ("1", "2")
     record = store.get(key("a"))
     assert record is not None
-    assert record.object == one
+    assert record.object == stored
     assert b'"resourceVersion":"1"' in record.data
     assert store.revision == 2
 
@@ -178,8 +178,8 @@ async def test_reopened_store_has_every_object(opener: Opener, tmp_path: Path) -
     assert [(record.key, record.revision, record.data) for record in store.list(NAMESPACES)] == before
     assert told(store.events_since(NAMESPACES, 1)) == history
     assert store.revision == 4
-    (item,) = await store.write(put(ns("c")))
-    assert item.metadata.resource_version == "5"
+    (stored,) = await store.write(put(ns("c")))
+    assert stored.metadata.resource_version == "5"
     await store.close()
 
 
@@ -226,8 +226,8 @@ async def test_revision_counter_survives_full_compaction(opener: Opener, tmp_pat
     store = await opener(tmp_path)
     assert store.revision == 2
     assert names(store.list(NAMESPACES)) == []
-    (item,) = await store.write(put(ns("a"), expect=0))
-    assert item.metadata.resource_version == "3"
+    (stored,) = await store.write(put(ns("a"), expect=0))
+    assert stored.metadata.resource_version == "3"
     await store.close()
 
 
@@ -320,14 +320,14 @@ class Model:
     def changes(self, writes: list[Write]) -> tuple[list[Put | Delete], bool]:
         """What is asked of the store, and whether it must do it. Nothing is removed that is not there."""
         before = self.states[-1]
-        asked = [write for write in writes if write.label or write.place in before]
-        accepted = all(write.right for write in asked)
+        requested = [write for write in writes if write.label or write.place in before]
+        accepted = all(write.right for write in requested)
         changes: list[Put | Delete] = []
-        for write in asked:
+        for write in requested:
             namespace, name = write.place
-            item = Secret(metadata=ObjectMeta(name=name, namespace=namespace, labels={"l": write.label}))
+            secret = Secret(metadata=ObjectMeta(name=name, namespace=namespace, labels={"l": write.label}))
             expect = before.get(write.place, (0, ""))[0] + (0 if write.right else 1)
-            changes.append(put(item, expect) if write.label else delete(item, expect))
+            changes.append(put(secret, expect) if write.label else delete(secret, expect))
             if accepted:
                 self._take(write, write.place in before)
         return changes, accepted
@@ -364,7 +364,7 @@ class Model:
                     for record in store.list_at(SECRETS, namespace, revision)
                 ]
                 assert actual == [
-                    item for item in sorted(self.states[revision].items()) if namespace in ("", item[0][0])
+                    entry for entry in sorted(self.states[revision].items()) if namespace in ("", entry[0][0])
                 ]
 
 

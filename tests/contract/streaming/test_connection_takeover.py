@@ -64,14 +64,14 @@ class Served:
 
     async def raw(self, *, narrow: bool = False) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """A client; a narrow one takes in no more than it is asked for."""
-        one = socket.socket()
+        sock = socket.socket()
         if narrow:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        one.setblocking(False)
-        await asyncio.get_running_loop().sock_connect(one, ("127.0.0.1", self.port))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        sock.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(sock, ("127.0.0.1", self.port))
         limit = 1024 if narrow else 1 << 16
         reader, writer = await asyncio.open_connection(
-            sock=one, ssl=self.client, server_hostname="127.0.0.1", limit=limit
+            sock=sock, ssl=self.client, server_hostname="127.0.0.1", limit=limit
         )
         if narrow:
             writer.transport.set_read_buffer_limits(high=1024)  # type: ignore[attr-defined]

@@ -105,11 +105,11 @@ class Pod:
 async def pod(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pod]:
     monkeypatch.setattr(portforward, "DRAIN_SECONDS", 0.05)
     async with running_pod_server() as server:
-        found = Pod(server, random.Random(SEED))
-        server.work, server.dial = found.run, found.dial
-        async with await asyncio.start_server(found.repeat, "127.0.0.1", 0) as echo:
-            found.echo = echo.sockets[0].getsockname()[1]
-            yield found
+        fuzzed = Pod(server, random.Random(SEED))
+        server.work, server.dial = fuzzed.run, fuzzed.dial
+        async with await asyncio.start_server(fuzzed.repeat, "127.0.0.1", 0) as echo:
+            fuzzed.echo = echo.sockets[0].getsockname()[1]
+            yield fuzzed
 
 
 class Client:
@@ -207,7 +207,7 @@ def open_files() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-@pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda one: one.name)
+@pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda conversation: conversation.name)
 async def test_recorded_conversation_is_understood(pod: Pod, conversation: Conversation) -> None:
     """Without this the fuzzer might send nothing that anybody understands."""
     pod.refuses = False

@@ -76,7 +76,7 @@ async def forwarded(kubectl: Kubectl, *ports: int) -> AsyncIterator[tuple[asynci
 
 
 async def test_kubectl_port_forward_carries_many_ports_and_connections(kubectl: Kubectl) -> None:
-    async with listening("echo") as one, listening("echo") as other, forwarded(kubectl, one, other) as (_, ports):
+    async with listening("echo") as first, listening("echo") as other, forwarded(kubectl, first, other) as (_, ports):
         talks = [await asyncio.open_connection("127.0.0.1", port) for port in ports * 10]
         for number, (_, writer) in enumerate(talks):
             writer.write(f"to {number}".encode())

@@ -155,9 +155,9 @@ async def test_python_client_forwards_ports(one_pod: PodServer) -> None:
             await writer.drain()
         writer.close()
 
-    def work(one: int, other: int) -> None:
+    def work(first_port: int, other: int) -> None:
         ports = portforward(
-            api(one_pod.url).connect_get_namespaced_pod_portforward, "p", "default", ports=f"{one},{other}"
+            api(one_pod.url).connect_get_namespaced_pod_portforward, "p", "default", ports=f"{first_port},{other}"
         )
         talk = ports.socket(other)
         talk.settimeout(20)
@@ -169,16 +169,16 @@ async def test_python_client_forwards_ports(one_pod: PodServer) -> None:
             while left:
                 left -= len(talk.recv(left))
         asking = http.client.HTTPConnection("p", timeout=20)
-        asking.sock = ports.socket(one)
+        asking.sock = ports.socket(first_port)
         asking.request("GET", "/")
-        assert ports.error(one) is None
+        assert ports.error(first_port) is None
         answer = asking.getresponse()
         assert answer.read(40_000) == b"page" * 10_000
         ports.close()
 
-    one, other = [await asyncio.start_server(serve, "127.0.0.1", 0) for serve in (page, echo)]
-    async with one, other:
-        await asyncio.to_thread(work, *(server.sockets[0].getsockname()[1] for server in (one, other)))
+    page_server, other = [await asyncio.start_server(serve, "127.0.0.1", 0) for serve in (page, echo)]
+    async with page_server, other:
+        await asyncio.to_thread(work, *(server.sockets[0].getsockname()[1] for server in (page_server, other)))
         await until(lambda: one_pod.protocols == [V4])
 
 

@@ -139,9 +139,9 @@ async def ends(dice: random.Random) -> AsyncIterator[tuple[Carrier, Stream]]:
         yield Carrier(ours), pipe_end
         return
     loop, sockets = asyncio.get_running_loop(), socket.socketpair()
-    created = [await loop.create_connection(Connection, sock=one) for one in sockets]
+    created = [await loop.create_connection(Connection, sock=sock) for sock in sockets]
     yield Carrier(created[0][1]), created[1][1]
-    while any(one.fileno() != -1 for one in sockets):
+    while any(sock.fileno() != -1 for sock in sockets):
         await asyncio.sleep(0)
 
 

@@ -25,9 +25,9 @@ pytestmark = pytest.mark.parametrize("program", PROGRAMS, ids=[Path(program).nam
 
 
 @asynccontextmanager
-async def kubectl(program: str, one: SpdyApiServer, *words: str) -> AsyncIterator[Process]:
+async def kubectl(program: str, server: SpdyApiServer, *words: str) -> AsyncIterator[Process]:
     environment = {**os.environ, **BY_SPDY, "KUBECONFIG": "/dev/null", "KUBECACHEDIR": "/dev/null"}
-    arguments = (f"--server=http://127.0.0.1:{one.port}", *words)
+    arguments = (f"--server=http://127.0.0.1:{server.port}", *words)
     process = await asyncio.create_subprocess_exec(
         program, *arguments, stdin=PIPE, stdout=PIPE, stderr=PIPE, env=environment
     )

@@ -84,7 +84,7 @@ def found(cluster: Cluster, namespace: str, name: str, wanted: str) -> list[str]
     output = cluster.kubectl("-n", namespace, "exec", name, "--", "nslookup", wanted, check=False).stdout
     answer = output.partition("\n\n")[2]
     rows = [line.split(":", 1)[1].split() for line in answer.splitlines() if line.startswith("Address")]
-    return sorted(row[-1] for row in rows)
+    return sorted(fields[-1] for fields in rows)
 
 
 def test_pod_uses_its_nodes_gateway_as_nameserver(named: Cluster) -> None:

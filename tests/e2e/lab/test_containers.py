@@ -141,11 +141,11 @@ def test_container_runs_as_user_and_groups_of_its_security_context(cluster: Clus
     unsafe += "  containers: [{name: main, image: podlane/toolbox}]\n"
     cluster.apply(pod("web", project, spec) + pod("root", project, root) + pod("unsafe", project, unsafe))
     cluster.wait_running(project, "web")
-    who = cluster.execute(project, "web", "id").stdout
-    assert "uid=1000" in who
-    assert "gid=3000" in who
-    assert "2000" in who
-    assert "4000" in who
+    output = cluster.execute(project, "web", "id").stdout
+    assert "uid=1000" in output
+    assert "gid=3000" in output
+    assert "2000" in output
+    assert "4000" in output
     assert cluster.execute(project, "web", "touch", "/x").returncode != 0
     reported = cluster.execute(project, "web", "cat", "/proc/self/status").stdout
     assert "NoNewPrivs:\t1" in reported
@@ -302,7 +302,7 @@ def test_termination_message_is_in_the_status(cluster: Cluster, project: str) ->
     cluster.apply(pod("ends", project, spec))
     wait_until(lambda: cluster.status(project, "ends").get("phase") == "Failed", "both have ended")
     rows = cluster.status(project, "ends")["containerStatuses"]
-    assert [one["state"]["terminated"]["message"] for one in rows] == ["farewell\n", "adieu\n"]
+    assert [container["state"]["terminated"]["message"] for container in rows] == ["farewell\n", "adieu\n"]
 
 
 def test_pod_with_unknown_runtime_class_handler_waits_with_a_reason(cluster: Cluster, project: str) -> None:

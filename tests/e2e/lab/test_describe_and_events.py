@@ -39,7 +39,7 @@ spec:
 def events(cluster: Cluster, pod: str) -> list[tuple[str, str]]:
     """(type, reason) of what is told under a pod, as describe shows it."""
     reported = cluster.kubectl("-n", "told", "describe", "pod", pod).stdout.partition("Events:")[2]
-    return [(row.split()[0], row.split()[1]) for row in reported.splitlines()[3:] if row.strip()]
+    return [(line.split()[0], line.split()[1]) for line in reported.splitlines()[3:] if line.strip()]
 
 
 def test_describe_and_get_events_show_the_pods_history(cluster: Cluster) -> None:
@@ -67,7 +67,7 @@ def test_pod_becomes_ready_when_its_readiness_gate_is_true(cluster: Cluster) -> 
 
     def ready() -> dict[str, str]:
         rows = cluster.status("told", "web").get("conditions", [])
-        actual: dict[str, str] = next((row for row in rows if row["type"] == "Ready"), {})
+        actual: dict[str, str] = next((condition for condition in rows if condition["type"] == "Ready"), {})
         return actual
 
     wait_until(lambda: ready().get("reason") == "ReadinessGatesNotReady", "the gate is closed")
@@ -104,7 +104,7 @@ def test_describe_node_and_leases_show_the_nodes_state(cluster: Cluster) -> None
     assert any("podlane/toolbox" in name for image in node["status"]["images"] for name in image["names"])
     header, *rows = cluster.kubectl("get", "leases", "-A").stdout.splitlines()
     assert header.split() == ["NAMESPACE", "NAME", "HOLDER", "AGE"]
-    assert {tuple(row.split()[:3]) for row in rows} >= {("kube-node-lease", name, name) for name in cluster.nodes}
+    assert {tuple(line.split()[:3]) for line in rows} >= {("kube-node-lease", name, name) for name in cluster.nodes}
 
 
 def test_idle_node_renews_its_lease_and_writes_nothing_else(cluster: Cluster) -> None:

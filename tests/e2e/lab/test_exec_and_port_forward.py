@@ -89,7 +89,7 @@ def test_port_forward_carries_many_connections_to_many_ports(everyone: list[Kube
 async def _forwarded(kubectl: Kubectl, pod: str) -> None:
     with kubectl.forwarding(pod, ECHO, GREETER, SUMS) as ports:
         wanted = [f"{number} ".encode() * 5000 for number in range(30)]
-        assert await asyncio.gather(*(exchange(ports[ECHO], one) for one in wanted)) == wanted
+        assert await asyncio.gather(*(exchange(ports[ECHO], message) for message in wanted)) == wanted
         assert await exchange(ports[GREETER]) == b"hello\n", "the server closes first"
         digest = hashlib.sha256(MEGABYTE * 20).hexdigest()
         assert (await exchange(ports[SUMS], *[MEGABYTE] * 20)).decode() == digest
@@ -185,8 +185,8 @@ def test_python_client_forwards_ports_of_a_pod(python_client: Any, pod: str) -> 
     ports = f"{ECHO},{GREETER},{CLOSED_PORT}"
     forward = portforward(python_client.connect_get_namespaced_pod_portforward, pod, "into", ports=ports)
     echo, greeter = forward.socket(ECHO), forward.socket(GREETER)
-    for one in (echo, greeter):
-        one.setblocking(True)
+    for sock in (echo, greeter):
+        sock.setblocking(True)
     echo.sendall(b"there and back")
     assert echo.recv(100) == b"there and back"
     assert greeter.recv(100) == b"hello\n"

@@ -33,12 +33,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 def played(program: str, kubeconfig: Path, root: Path, folder: Path, node: str = "") -> list[str]:
     """What is wrong of all sections of a folder."""
     text = "\n".join(file.read_text() for file in sorted(folder.glob("*.txt"))).replace("NODE", node or "NODE")
-    found = sections(text, version_of(program))
-    assert found
+    parsed = sections(text, version_of(program))
+    assert parsed
     with ThreadPoolExecutor(AT_ONCE) as threads:
         reported = threads.map(
             lambda pair: in_its_project(program, kubeconfig, root, f"{folder.name}-{pair[0]}", pair[1]),
-            enumerate(found),
+            enumerate(parsed),
         )
         return [text for section in reported for text in section]
 
@@ -102,7 +102,7 @@ a ... z
 
 def test_transcript_reports_a_row_with_another_outcome(tmp_path: Path) -> None:
     (section,) = sections(SAMPLE, (1, 31))
-    assert [row.words for row in section.rows] == [
+    assert [command.words for command in section.rows] == [
         "kubectl one two",
         "kubectl one",
         "kubectl a PROJECT z",

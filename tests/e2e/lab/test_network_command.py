@@ -17,11 +17,11 @@ def test_podlane_network_status_lists_every_node_as_ready(cluster: Cluster) -> N
         if line.startswith("node-")
     }
     assert sorted(rows) == ["node-1", "node-2", "node-3"]
-    for name, row in rows.items():
-        assert row.split()[-1] == "ready"
+    for name, status_line in rows.items():
+        assert status_line.split()[-1] == "ready"
         for other in rows.keys() - {name}:
-            assert f"{other} " in row
-        assert "lost" not in row
+            assert f"{other} " in status_line
+        assert "lost" not in status_line
 
 
 def test_podlane_network_trace_queries_switches_of_both_nodes(cluster: Cluster) -> None:
@@ -54,7 +54,7 @@ def test_podlane_network_capture_writes_packets_of_a_port(cluster: Cluster, tmp_
     stream.end()
     rows = run("tcpdump", "-n", "-r", str(out)).splitlines()
     assert len(rows) == 20
-    assert sum("ICMP echo" in row and cluster.address("red", "red-2") in row for row in rows) >= 15
+    assert sum("ICMP echo" in line and cluster.address("red", "red-2") in line for line in rows) >= 15
     reported = podlane_network(cluster.lab.kubeconfig, "capture", "red/red-1", "--packets", "9999", code=1)
     assert "1 to 1000 is accepted" in reported
 

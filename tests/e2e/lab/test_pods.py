@@ -93,12 +93,12 @@ def test_pod_exchanges_tcp_and_udp_with_the_outside_and_its_node(cluster: Cluste
     inside = ("nsenter", f"--net=/proc/{cluster.pid(project, 'a')}/ns/net")
     with socket.create_server((outside, 0)) as server, socket.socket(type=socket.SOCK_DGRAM) as datagrams:
         datagrams.bind((outside, 0))
-        for one, protocol in ((server, "tcp"), (datagrams, "udp")):
-            one.settimeout(20)
-            talk = f"exec 3<>/dev/{protocol}/{outside}/{one.getsockname()[1]}; echo question >&3; head -c 10 <&3"
+        for sock, protocol in ((server, "tcp"), (datagrams, "udp")):
+            sock.settimeout(20)
+            talk = f"exec 3<>/dev/{protocol}/{outside}/{sock.getsockname()[1]}; echo question >&3; head -c 10 <&3"
             with ThreadPoolExecutor() as pool:
                 answer = pool.submit(run, *inside, "timeout", "20", "bash", "-c", talk)
-                seen = _answered(one)
+                seen = _answered(sock)
                 assert seen == str(cluster.nodes["node-1"].address), "it comes with the address of its node"
                 assert answer.result() == "the answer"
     node = ("nsenter", f"--net=/run/netns/{cluster.nodes['node-2'].namespace}")
@@ -125,7 +125,7 @@ def test_pod_with_a_spoofed_address_reaches_nothing(cluster: Cluster, project: s
     cluster.wait_running(project, "thief", "friend")
     inside = ("nsenter", f"--net=/proc/{cluster.pid(project, 'thief')}/ns/net")
     own, friend = cluster.address(project, "thief"), cluster.address(project, "friend")
-    targets = [friend, *(cluster.address(*one) for one in (("red", "red-2"), ("default", "default-1")))]
+    targets = [friend, *(cluster.address(*target) for target in (("red", "red-2"), ("default", "default-1")))]
     borrowed = [cluster.address("red", "red-1"), cluster.address("default", "default-3"), "10.131.255.7", "172.30.0.1"]
 
     def answered(source: str, target: str) -> bool:
@@ -169,7 +169,7 @@ def test_pod_status_overwritten_by_another_client_is_corrected(cluster: Cluster,
     wait_until(lambda: cluster.status(project, "told").get("podIP") == address, "the address is told as it is")
     status = cluster.status(project, "told")
     assert status["phase"] == "Running"
-    assert "example.com/gate" in {row["type"] for row in status["conditions"]}, "what others say stays"
+    assert "example.com/gate" in {condition["type"] for condition in status["conditions"]}, "what others say stays"
 
 
 def test_pod_restarts_follow_its_restart_policy(cluster: Cluster, project: str) -> None:
@@ -182,14 +182,14 @@ def test_pod_restarts_follow_its_restart_policy(cluster: Cluster, project: str) 
     wait_until(lambda: cluster.status(project, "succeeds").get("phase") == "Succeeded", "succeeds")
     wait_until(lambda: cluster.status(project, "retries").get("phase") == "Succeeded", "retries")
     wait_until(lambda: cluster.status(project, "fails").get("phase") == "Failed", "fails")
-    [row] = cluster.status(project, "fails")["containerStatuses"]
-    assert row["state"]["terminated"]["exitCode"] == 4
+    [status] = cluster.status(project, "fails")["containerStatuses"]
+    assert status["state"]["terminated"]["exitCode"] == 4
 
     def crash_looping() -> bool:
         rows = cluster.status(project, "crashes").get("containerStatuses", [])
         return any(
-            row["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff" and row["restartCount"] >= 1
-            for row in rows
+            status["state"].get("waiting", {}).get("reason") == "CrashLoopBackOff" and status["restartCount"] >= 1
+            for status in rows
         )
 
     wait_until(crash_looping, "crashes waits")
@@ -223,13 +223,13 @@ def test_pod_reaches_the_api_server_with_its_service_account(cluster: Cluster, p
     assert "KUBERNETES_SERVICE_HOST=172.30.0.1\n" in cluster.execute(project, "talker", "env").stdout
     authority = cluster.nodes["node-1"].root / "talker.crt"
     authority.write_text(told("ca.crt"))
-    place = "{.subsets[0].addresses[0].ip}:{.subsets[0].ports[0].port}"
-    master = cluster.kubectl("get", "endpoints", "kubernetes", "-o", f"jsonpath={place}").stdout
+    jsonpath = "{.subsets[0].addresses[0].ip}:{.subsets[0].ports[0].port}"
+    master = cluster.kubectl("get", "endpoints", "kubernetes", "-o", f"jsonpath={jsonpath}").stdout
     inside = ("nsenter", f"--net=/proc/{cluster.pid(project, 'talker')}/ns/net")
     curl = (*inside, "curl", "-sS", "--max-time", "10", "--cacert", str(authority))
     url = f"https://{master}/api/v1/namespaces/{project}/pods"
     answer = json.loads(run(*curl, "-H", f"Authorization: Bearer {told('token')}", url))
-    assert [item["metadata"]["name"] for item in answer["items"]] == ["talker"]
+    assert [obj["metadata"]["name"] for obj in answer["items"]] == ["talker"]
     assert json.loads(run(*curl, url))["reason"] == "Forbidden"
 
 

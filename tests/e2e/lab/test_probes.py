@@ -43,8 +43,10 @@ def column(cluster: Cluster, project: str, name: str) -> str:
 
 
 def condition(cluster: Cluster, project: str, name: str, kind: str) -> tuple[str, str]:
-    row = next(one for one in cluster.status(project, name)["conditions"] if one["type"] == kind)
-    return row["status"], row.get("message", "")
+    status_condition = next(
+        candidate for candidate in cluster.status(project, name)["conditions"] if candidate["type"] == kind
+    )
+    return status_condition["status"], status_condition.get("message", "")
 
 
 def events(cluster: Cluster, project: str) -> str:
@@ -104,7 +106,7 @@ def test_readiness_follows_each_kind_of_probe(cluster: Cluster, project: str, tm
         wait_until(lambda: column(cluster, project, "four") == "4/4", f"{name} is ready again")
     assert condition(cluster, project, "four", "ContainersReady") == ("True", "")
     rows = cluster.status(project, "four")["containerStatuses"]
-    assert [row["restartCount"] for row in rows] == [0, 0, 0, 0]
+    assert [status["restartCount"] for status in rows] == [0, 0, 0, 0]
     words = "HTTP probe failed with statuscode: 404"
     wait_until(lambda: words in events(cluster, project), "the failures are told")
 
@@ -149,12 +151,12 @@ def test_liveness_probe_waits_for_the_startup_probe(cluster: Cluster, project: s
         )
     )
     wait_until(lambda: "Startup probe failed" in events(cluster, project), "it is asked whether it is up")
-    row = cluster.status(project, "slow")["containerStatuses"][0]
-    assert (row["started"], row["ready"], "running" in row["state"]) == (False, False, True)
+    status = cluster.status(project, "slow")["containerStatuses"][0]
+    assert (status["started"], status["ready"], "running" in status["state"]) == (False, False, True)
     inside(cluster, project, "slow", "main", "touch /tmp/go")
     cluster.wait_running(project, "slow")
-    row = cluster.status(project, "slow")["containerStatuses"][0]
-    assert (row["started"], row["ready"], row["restartCount"]) == (True, True, 0)
+    status = cluster.status(project, "slow")["containerStatuses"][0]
+    assert (status["started"], status["ready"], status["restartCount"]) == (True, True, 0)
 
 
 def test_lifecycle_hooks_run_even_when_the_agent_is_killed(cluster: Cluster, project: str, tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def unanswered(callers: list[Caller], fronts: dict[str, tuple[str, int]]) -> dic
         reported = {
             f"{caller.name} at {name}": called.failures for (caller, name), called in zip(pairs, came, strict=True)
         }
-    return {who: failures[0] for who, failures in reported.items() if failures}
+    return {caller: failures[0] for caller, failures in reported.items() if failures}
 
 
 def insiders(shop: WebService) -> list[Caller]:

@@ -42,9 +42,9 @@ def test_static_pod_is_shown_by_kubectl_and_cannot_be_deleted(cluster: Cluster) 
     file.write_text(pod("shown", "default", grace=1))
     uid = wait_until(lambda: mirror(cluster, "shown-node-2"), "kubectl shows the static pod")
     table = cluster.kubectl("get", "pods", "-o", "wide").stdout
-    [row] = [line for line in table.splitlines() if line.startswith("shown-node-2")]
-    assert "1/1" in row
-    assert "Running" in row
+    [table_line] = [line for line in table.splitlines() if line.startswith("shown-node-2")]
+    assert "1/1" in table_line
+    assert "Running" in table_line
     runs = container(cluster, "node-2", "shown-node-2")
     cluster.kubectl("delete", "pod", "shown-node-2", "--timeout=30s")
     again = wait_until(lambda: mirror(cluster, "shown-node-2"), "it is shown again")

@@ -128,7 +128,7 @@ def test_pod_sees_its_volumes_and_leaves_nothing_on_the_node(cluster: Cluster, p
 
     def waits() -> bool:
         rows = cluster.status(project, "reader").get("containerStatuses", [])
-        return any(lacks in row["state"].get("waiting", {}).get("message", "") for row in rows)
+        return any(lacks in status["state"].get("waiting", {}).get("message", "") for status in rows)
 
     wait_until(waits, "the pod says what it lacks")
     wait_until(lambda: "FailedMount" in cluster.kubectl("-n", project, "get", "events").stdout, "an event says it too")

@@ -156,7 +156,9 @@ def test_node_keeps_its_pods_running_for_ten_minutes_without_the_master(node: Di
     node.apply(full_pod(node, "old"), pod(node, "ending"))
     wait_until_consistent(node)
     before, ending = running_containers(node), container_of(node, "ending")
-    removed = {one for one in before if "going" in node.docker("inspect", "-f", "{{.Name}}", one)}
+    removed = {
+        container_id for container_id in before if "going" in node.docker("inspect", "-f", "{{.Name}}", container_id)
+    }
     began = time.monotonic()
     node.kill(MASTER)
     node.docker("kill", ending)

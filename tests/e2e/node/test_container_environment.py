@@ -235,7 +235,9 @@ SERVICES = [
 
 
 def test_containers_have_environment_variables_of_services(node: SingleNode) -> None:
-    services = "".join(f"---\n{json.dumps({'apiVersion': 'v1', 'kind': 'Service'} | one)}\n" for one in SERVICES)
+    services = "".join(
+        f"---\n{json.dumps({'apiVersion': 'v1', 'kind': 'Service'} | service)}\n" for service in SERVICES
+    )
     node.kubectl("apply", "-f", "-", stdin=services)
     known = {"name": "WEB_UI_PORT", "value": "declared"}
     uses = {"name": "USES", "value": "$(WEB_UI_SERVICE_PORT_DNS)"}
@@ -278,11 +280,14 @@ def test_container_waits_for_missing_environment_sources(node: SingleNode) -> No
 def test_mounts_are_read_only_when_requested(node: SingleNode) -> None:
     wait_running(node, "mounts")
     assert not exec_fails(node, "mounts", "touch", "/write/a")
-    for place in ("/read", "/deep"):
-        assert exec_fails(node, "mounts", "touch", f"{place}/b")
-        assert not exec_fails(node, "mounts", "test", "-e", f"{place}/a")
-    modes = {one["Destination"]: (one["RW"], one["Propagation"]) for one in inspect_container(node, "mounts")["Mounts"]}
-    assert [modes[place] for place in ("/write", "/read", "/deep")] == [
+    for path in ("/read", "/deep"):
+        assert exec_fails(node, "mounts", "touch", f"{path}/b")
+        assert not exec_fails(node, "mounts", "test", "-e", f"{path}/a")
+    modes = {
+        mount["Destination"]: (mount["RW"], mount["Propagation"])
+        for mount in inspect_container(node, "mounts")["Mounts"]
+    }
+    assert [modes[path] for path in ("/write", "/read", "/deep")] == [
         (True, "rprivate"),
         (False, "rprivate"),
         (False, "rprivate"),
@@ -299,7 +304,7 @@ def test_containers_share_process_namespace_when_requested(node: SingleNode) -> 
 def test_container_has_the_terminal_and_stdin_it_requests(node: SingleNode) -> None:
     wait_running(node, "speaking")
     requested = {name: inspect_container(node, "speaking", name)["Config"] for name in ("main", "deaf", "terminal")}
-    actual = {name: [one[key] for key in ("OpenStdin", "StdinOnce", "Tty")] for name, one in requested.items()}
+    actual = {name: [config[key] for key in ("OpenStdin", "StdinOnce", "Tty")] for name, config in requested.items()}
     assert actual == {"main": [True, True, False], "deaf": [False] * 3, "terminal": [True, False, True]}
     identity = inspect_container(node, "speaking")["Id"]
     attach = ["docker", "-H", f"unix://{node.root}/docker/docker.sock", "attach", identity]
@@ -329,7 +334,9 @@ def test_missing_program_is_reported_and_retried_by_restart_policy(node: SingleN
 
 def test_image_volumes_are_removed_with_their_container(node: SingleNode) -> None:
     wait_running(node, "mounts")
-    [volume] = [one["Name"] for one in inspect_container(node, "mounts", "side")["Mounts"] if one["Type"] == "volume"]
+    [volume] = [
+        mount["Name"] for mount in inspect_container(node, "mounts", "side")["Mounts"] if mount["Type"] == "volume"
+    ]
     assert volume in node.docker("volume", "ls", "-q")
     node.kubectl("delete", "pod", "mounts", "--timeout=30s")
     wait_until(lambda: volume not in node.docker("volume", "ls", "-q"), "the volume has gone with it")

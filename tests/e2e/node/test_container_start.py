@@ -13,9 +13,9 @@ from tests.testbed.wait import wait_until
 NEVER = "restartPolicy: Never"
 
 
-def ended(row: dict[str, Any]) -> tuple[str, int]:
+def ended(status: dict[str, Any]) -> tuple[str, int]:
     """Reason and exit code."""
-    state = row["state"]["terminated"]
+    state = status["state"]["terminated"]
     return state["reason"], state["exitCode"]
 
 
@@ -77,14 +77,16 @@ def test_terminated_container_reports_its_reason(alone: NodePods) -> None:
 
     def ends_of_memory() -> bool:
         """Of many ends a busy Docker may miss one."""
-        row = alone.row("greedy")
-        ends = [row[state]["terminated"] for state in ("state", "lastState") if "terminated" in row.get(state, {})]
+        status = alone.row("greedy")
+        ends = [
+            status[state]["terminated"] for state in ("state", "lastState") if "terminated" in status.get(state, {})
+        ]
         return ("OOMKilled", 137) in [(end["reason"], end["exitCode"]) for end in ends]
 
     wait_until(ends_of_memory, "it is told that there was not enough memory")
     alone.until_phase("Failed", "speakers")
     actual = alone.rows("speakers")
-    output = {name: row["state"]["terminated"].get("message", "") for name, row in actual.items()}
+    output = {name: status["state"]["terminated"].get("message", "") for name, status in actual.items()}
     assert output["tail"].endswith("xEND\n")
     assert len(output["tail"]) == (12 << 10) // 4, "four containers share twelve KiB"
     assert output["own"] == "mine\n"
@@ -117,31 +119,36 @@ volumeMounts: [{name: v, mountPath: /v}, {name: v, mountPath: /w, readOnly: true
     alone.until_ready("whole")
     status = alone.status("whole")
     kinds = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
-    assert [(row["type"], row["status"], row["observedGeneration"]) for row in status["conditions"]] == [
-        (kind, "True", 1) for kind in kinds
-    ]
-    assert all(row["lastTransitionTime"] for row in status["conditions"])
+    assert [
+        (condition["type"], condition["status"], condition["observedGeneration"]) for condition in status["conditions"]
+    ] == [(kind, "True", 1) for kind in kinds]
+    assert all(condition["lastTransitionTime"] for condition in status["conditions"])
     assert (status["phase"], status["qosClass"], status["observedGeneration"]) == ("Running", "Burstable", 1)
     assert status["hostIPs"] == [{"ip": status["hostIP"]}]
     assert status["startTime"]
-    assert [row["name"] for row in status["containerStatuses"]] == ["b", "a"], "in the order of the spec"
-    row = status["containerStatuses"][0]
-    assert row["resources"] == {
+    assert [container["name"] for container in status["containerStatuses"]] == ["b", "a"], "in the order of the spec"
+    container = status["containerStatuses"][0]
+    assert container["resources"] == {
         "requests": {"cpu": "10m", "memory": "16Mi"},
         "limits": {"cpu": "50m", "memory": "16Mi"},
     }
-    assert row["allocatedResources"] == {"cpu": "10m", "memory": "16Mi"}
-    assert [mount for mount in row["volumeMounts"] if mount["name"] == "v"] == [
+    assert container["allocatedResources"] == {"cpu": "10m", "memory": "16Mi"}
+    assert [mount for mount in container["volumeMounts"] if mount["name"] == "v"] == [
         {"name": "v", "mountPath": "/v"},
         {"name": "v", "mountPath": "/w", "readOnly": True, "recursiveReadOnly": "Disabled"},
     ]
-    user = row["user"]["linux"]
+    user = container["user"]["linux"]
     assert (user["uid"], user["gid"]) == (1000, 3000)
     assert {3000, 4000} >= set(user["supplementalGroups"]) >= {4000}
-    assert (row["ready"], row["started"], row["restartCount"], row["lastState"]) == (True, True, 0, {})
-    assert row["image"] == "podlane/toolbox"
-    assert row["imageID"].startswith("docker://sha256:")
-    assert row["containerID"].startswith("docker://")
+    assert (container["ready"], container["started"], container["restartCount"], container["lastState"]) == (
+        True,
+        True,
+        0,
+        {},
+    )
+    assert container["image"] == "podlane/toolbox"
+    assert container["imageID"].startswith("docker://sha256:")
+    assert container["containerID"].startswith("docker://")
     [init] = status["initContainerStatuses"]
     assert (init["ready"], init["state"]["terminated"]["reason"]) == (True, "Completed")
 
@@ -158,7 +165,10 @@ def test_pod_phases_and_conditions_follow_its_lifecycle(alone: NodePods) -> None
 
     def told(name: str) -> dict[str, tuple[str, str, str]]:
         rows = alone.status(name).get("conditions", [])
-        return {row["type"]: (row["status"], row.get("reason", ""), row.get("message", "")) for row in rows}
+        return {
+            condition["type"]: (condition["status"], condition.get("reason", ""), condition.get("message", ""))
+            for condition in rows
+        }
 
     alone.until_phase("Succeeded", "good")
     alone.until_phase("Failed", "bad", "doomed")
@@ -208,6 +218,9 @@ def test_post_start_hook_delays_later_containers_and_image_change_replaces_one(a
     wait_until(lambda: alone.row("changes").get("restartCount") == 1, "it is another one")
     alone.until_told("changes", ("Normal", "Killing", "Container main definition changed, will be restarted"))
     alone.until_ready("changes")
-    row = alone.row("changes")
-    assert (row["image"], row["lastState"]["terminated"]["containerID"]) == ("podlane/toolbox:2", before["containerID"])
+    status = alone.row("changes")
+    assert (status["image"], status["lastState"]["terminated"]["containerID"]) == (
+        "podlane/toolbox:2",
+        before["containerID"],
+    )
     assert alone.inside("changes", "ls /v").strip() == "kept"

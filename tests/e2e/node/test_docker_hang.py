@@ -42,8 +42,8 @@ def node() -> Iterator[DisturbedNode]:
 
 def told(node: DisturbedNode) -> str:
     """Status, reason and message of the node's condition Ready."""
-    row = '{.status.conditions[?(@.type=="Ready")]}'
-    words = row.replace("]}", "]['status','reason','message']}")
+    jsonpath = '{.status.conditions[?(@.type=="Ready")]}'
+    words = jsonpath.replace("]}", "]['status','reason','message']}")
     return node.kubectl("get", "node", NODE, "-o", f"jsonpath={words}")
 
 
@@ -51,7 +51,9 @@ def test_hanging_docker_is_reported_and_disturbs_no_pod(node: DisturbedNode) -> 
     node.apply(full_pod(node, "old"), pod(node, "probed", more=PROBE), pod(node, "leaving"))
     wait_until_consistent(node)
     before = running_containers(node)
-    leaving = {one for one in before if "leaving" in node.docker("inspect", "-f", "{{.Name}}", one)}
+    leaving = {
+        container_id for container_id in before if "leaving" in node.docker("inspect", "-f", "{{.Name}}", container_id)
+    }
     node.process(DOCKER).suspend()
     node.apply(*(pod(node, f"new-{number}") for number in range(4)))
     node.delete("leaving")
@@ -69,7 +71,9 @@ def test_hanging_docker_is_reported_and_disturbs_no_pod(node: DisturbedNode) -> 
     node.process(DOCKER).resume()
     wait_until(lambda: told(node).startswith("True KubeletReady"), "the node is ready")
     wait_until_consistent(node, SWEEP_SECONDS)
-    assert before.items() - running_containers(node).items() == {(one, before[one]) for one in leaving}
+    assert before.items() - running_containers(node).items() == {
+        (container_id, before[container_id]) for container_id in leaving
+    }
     assert restart_count(node, "old") == restart_count(node, "probed") == 0
     node.kubectl("delete", "pods", "--all", "--timeout=60s")
     nothing_left(node)

@@ -70,7 +70,7 @@ def evicted_at(node: SingleNode, pod: str) -> str:
     if status.get("reason") != "Evicted":
         return ""
     assert status["phase"] == "Failed"
-    [mark] = [row for row in status["conditions"] if row["type"] == "DisruptionTarget"]
+    [mark] = [condition for condition in status["conditions"] if condition["type"] == "DisruptionTarget"]
     assert (mark["status"], mark["reason"], mark["message"]) == ("True", "TerminationByKubelet", status["message"])
     return str(mark["lastTransitionTime"])
 
@@ -101,8 +101,8 @@ def test_memory_pressure_evicts_pods_over_their_request_first_and_spares_critica
     assert node.node_condition("MemoryPressure") == "True"
     for name in ("hog", "modest"):
         wait_until(lambda name=name: not any(node.traces(name).values()), f"nothing is left of {name}")  # type: ignore[misc]
-        [row] = node.status(name)["containerStatuses"]
-        assert row["state"]["terminated"]["exitCode"] == 137
+        [status] = node.status(name)["containerStatuses"]
+        assert status["state"]["terminated"]["exitCode"] == 137
     assert node.is_ready("critical")
     assert {"EvictionThresholdMet", "NodeHasInsufficientMemory"} <= node_events(node)
 
@@ -141,8 +141,8 @@ def test_soft_eviction_leaves_a_pod_its_grace_period(node: SingleNode) -> None:
     )
     wait_until(lambda: evicted_at(node, "polite"), "it goes")
     wait_until(lambda: not any(node.traces("polite").values()), "nothing is left of it")
-    [row] = node.status("polite")["containerStatuses"]
-    assert row["state"]["terminated"]["exitCode"] == 7
+    [status] = node.status("polite")["containerStatuses"]
+    assert status["state"]["terminated"]["exitCode"] == 7
 
 
 def test_pid_pressure_evicts_the_pod_with_most_processes_first(node: SingleNode) -> None:

@@ -55,7 +55,7 @@ def node(host: SingleNode) -> Iterator[SingleNode]:
 
 def taints(node: SingleNode) -> list[str]:
     actual = json.loads(node.kubectl("get", "node", NODE, "-o", "json"))["spec"].get("taints", [])
-    return sorted(f"{row['key'].removeprefix('node.kubernetes.io/')}:{row['effect']}" for row in actual)
+    return sorted(f"{taint['key'].removeprefix('node.kubernetes.io/')}:{taint['effect']}" for taint in actual)
 
 
 def pod(node: SingleNode, name: str) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def test_pods_of_an_unreachable_node_become_unready_and_are_evicted_by_toleratio
     texts = POD.format(name="short", tolerations=SHORT) + POD.format(name="lasting", tolerations="[]")
     node.kubectl("apply", "-f", "-", stdin=texts)
     wait_until(lambda: node.is_ready("short") and node.is_ready("lasting"), "both are ready")
-    assert [row["tolerationSeconds"] for row in pod(node, "lasting")["spec"]["tolerations"]] == [300, 300]
+    assert [toleration["tolerationSeconds"] for toleration in pod(node, "lasting")["spec"]["tolerations"]] == [300, 300]
     node.kubectl("create", "-f", "-", stdin=OTHER)
     before = runs(node, "lasting")
     with node.without_agent():
@@ -97,7 +97,7 @@ def test_pods_of_an_unreachable_node_become_unready_and_are_evicted_by_toleratio
         assert node.node_condition("Ready") == "Unknown"
         wait_until(beside(node, lambda: not node.is_ready("lasting")), "nobody is sent to its pods")
         wait_until(beside(node, lambda: is_marked(node, "short")), "who bears it for a second is sent away")
-        rows = {row["type"]: row.get("reason") for row in node.status("short")["conditions"]}
+        rows = {condition["type"]: condition.get("reason") for condition in node.status("short")["conditions"]}
         assert rows["DisruptionTarget"] == "DeletionByTaintManager"
         assert not is_marked(node, "lasting")
         assert runs(node, "lasting") == before

@@ -52,14 +52,18 @@ def pod(name: str, extra: str = "", more: str = "") -> str:
 def reasons(node: SingleNode) -> dict[str, str]:
     """Of the pods that have failed."""
     rows = json.loads(node.kubectl("get", "pods", "-o", "json"))["items"]
-    return {row["metadata"]["name"]: row["status"]["reason"] for row in rows if row["status"].get("phase") == "Failed"}
+    return {
+        document["metadata"]["name"]: document["status"]["reason"]
+        for document in rows
+        if document["status"].get("phase") == "Failed"
+    }
 
 
 def test_killed_container_restarts_at_once(node: SingleNode) -> None:
     node.kubectl("apply", "-f", "-", stdin=pod("killed"))
     wait_until(lambda: node.is_ready("killed"), "it runs")
-    [row] = node.status("killed")["containerStatuses"]
-    node.docker("kill", row["containerID"].removeprefix("docker://"))
+    [status] = node.status("killed")["containerStatuses"]
+    node.docker("kill", status["containerID"].removeprefix("docker://"))
     wait_until(lambda: node.status("killed")["containerStatuses"][0]["restartCount"] == 1, "it is started again", 30)
     node.kubectl("delete", "pod", "killed")
 
@@ -67,7 +71,7 @@ def test_killed_container_restarts_at_once(node: SingleNode) -> None:
 def test_rejected_pod_reports_why_and_stays_rejected(node: SingleNode) -> None:
     node.kubectl("apply", "-f", "-", stdin=pod("first", *PORT))
     wait_until(lambda: node.is_ready("first"), "it runs")
-    desired = {reason: pod(reason.lower(), *wish) for reason, wish in REFUSED.items()}
+    desired = {reason: pod(reason.lower(), *arguments) for reason, arguments in REFUSED.items()}
     node.kubectl("apply", "-f", "-", stdin="".join(desired.values()))
     expected = {reason.lower(): reason for reason in REFUSED}
     wait_until(lambda: reasons(node) == expected, "each says why")

@@ -86,7 +86,9 @@ def test_http_probe_sends_kubelets_request(alone: NodePods, tmp_path: Path, monk
             )
         )
         good = {"hooked", "plain", "here", "away", "endless", "safe"}
-        wait_until(lambda: {name for name, row in alone.rows("asked").items() if row["ready"]} == good, "the good ones")
+        wait_until(
+            lambda: {name for name, status in alone.rows("asked").items() if status["ready"]} == good, "the good ones"
+        )
         alone.until_told(
             "asked",
             ("Warning", "Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 500"),
@@ -122,7 +124,7 @@ def test_exec_probe_is_ended_at_its_timeout(alone: NodePods) -> None:
     }
     assert len(output) <= len(failed) + (10 << 10)
     assert len(output) > 10_000
-    assert {row["ready"] for row in alone.rows("programs").values()} == {False}
+    assert {status["ready"] for status in alone.rows("programs").values()} == {False}
 
 
 def test_failed_liveness_probe_pauses_until_the_container_is_replaced(alone: NodePods, tmp_path: Path) -> None:

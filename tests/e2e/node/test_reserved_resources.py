@@ -37,8 +37,8 @@ def test_node_reserves_resources_reads_one_manifest_file_and_sets_no_cpu_quota()
         status = json.loads(node.kubectl("get", "node", NODE, "-o", "json"))["status"]
         capacity, allocatable = status["capacity"], status["allocatable"]
         assert quantity.to_milli(capacity["cpu"]) - quantity.to_milli(allocatable["cpu"]) == 250
-        kept = quantity.to_int(capacity["memory"]) - quantity.to_int(allocatable["memory"])
-        assert kept == (200 + 56 + 100) << 20
+        reserved = quantity.to_int(capacity["memory"]) - quantity.to_int(allocatable["memory"])
+        assert reserved == (200 + 56 + 100) << 20
         (container,) = node.docker("ps", "-q", "--filter", "name=k8s_main_limited").split()
         (seen,) = json.loads(node.docker("inspect", container))
         assert (seen["HostConfig"]["CpuQuota"], seen["HostConfig"]["Memory"]) == (0, 32 << 20)

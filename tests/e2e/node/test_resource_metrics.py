@@ -51,10 +51,10 @@ class Loaded:
         with socket.create_server(("", 0)) as free:
             self._port = free.getsockname()[1]
         self._address = next(
-            one.address
+            net_address.address
             for net_if_addr in psutil.net_if_addrs().values()
-            for one in net_if_addr
-            if one.family is socket.AF_INET and not one.address.startswith("127.")
+            for net_address in net_if_addr
+            if net_address.family is socket.AF_INET and not net_address.address.startswith("127.")
         )
         node.agent(f"--port={self._port}", f"--address={self._address}", f"--node-ip={self._address}")
         wait_until(lambda: node.node_condition("Ready") == "True", "the node")
@@ -74,10 +74,10 @@ class Loaded:
     def pod(self) -> dict[str, Any]:
         """The pod of the summary."""
         actual: list[dict[str, Any]] = json.loads(self.get("/stats/summary"))["pods"]
-        return next(one for one in actual if one["podRef"]["name"] == "load")
+        return next(pod_stats for pod_stats in actual if pod_stats["podRef"]["name"] == "load")
 
     def container(self, name: str) -> dict[str, Any]:
-        return next(one for one in self.pod()["containers"] if one["name"] == name)
+        return next(container for container in self.pod()["containers"] if container["name"] == name)
 
     def value(self, path: str, name: str, **labels: str) -> float:
         """Of the only row that has these labels."""
@@ -86,7 +86,7 @@ class Loaded:
             for text_string_to_metric_family in text_string_to_metric_families(self.get(path).decode())
             for sample in text_string_to_metric_family.samples
         ]
-        [actual] = [row.value for row in rows if row.name == name and labels.items() <= row.labels.items()]
+        [actual] = [sample.value for sample in rows if sample.name == name and labels.items() <= sample.labels.items()]
         return actual
 
     def identity(self, name: str) -> str:
@@ -128,9 +128,9 @@ def test_busy_container_uses_its_cpu_limit(loaded: Loaded) -> None:
     loaded.pod()
 
     def rates() -> tuple[int, int, int]:
-        one = loaded.pod()
-        named = {row["name"]: row["cpu"]["usageNanoCores"] for row in one["containers"]}
-        return named["busy"], named["calm"], one["cpu"]["usageNanoCores"]
+        pod_stats = loaded.pod()
+        named = {container["name"]: container["cpu"]["usageNanoCores"] for container in pod_stats["containers"]}
+        return named["busy"], named["calm"], pod_stats["cpu"]["usageNanoCores"]
 
     wait_until(lambda: 250_000_000 < rates()[0] < 350_000_000, "three tenths of a core")
     busy, calm, whole = rates()
@@ -175,7 +175,7 @@ def test_agent_metrics_count_operations(loaded: Loaded) -> None:
     assert loaded.value("/metrics/probes", "prober_probe_total", **probes) > 0
 
 
-@pytest.mark.parametrize("program", ALL_PROGRAMS, ids=[Path(one).name for one in ALL_PROGRAMS])
+@pytest.mark.parametrize("program", ALL_PROGRAMS, ids=[Path(program).name for program in ALL_PROGRAMS])
 def test_kubectl_top_shows_nodes_and_pods(loaded: Loaded, program: str) -> None:
     node = loaded.node
 
@@ -186,15 +186,15 @@ def test_kubectl_top_shows_nodes_and_pods(loaded: Loaded, program: str) -> None:
         assert done.returncode == 0, done.stderr
         return [line.split() for line in done.stdout.splitlines()[1:]]
 
-    [row] = top("nodes")
-    assert row[0] == NODE
-    assert int(row[1].removesuffix("m")) > 0
+    [columns] = top("nodes")
+    assert columns[0] == NODE
+    assert int(columns[1].removesuffix("m")) > 0
     assert top("node", NODE)[0][0] == NODE
-    [row] = top("pods", "-A", "--sort-by=cpu")
-    assert row[:2] == ["default", "load"]
-    [row] = top("pods", "-l", "app=load")
-    assert 200 < int(row[1].removesuffix("m")) < 400
-    assert [row[:2] for row in top("pods", "load", "--containers", "--sort-by=cpu")] == [
+    [columns] = top("pods", "-A", "--sort-by=cpu")
+    assert columns[:2] == ["default", "load"]
+    [columns] = top("pods", "-l", "app=load")
+    assert 200 < int(columns[1].removesuffix("m")) < 400
+    assert [columns[:2] for columns in top("pods", "load", "--containers", "--sort-by=cpu")] == [
         ["load", "busy"],
         ["load", "calm"],
     ]

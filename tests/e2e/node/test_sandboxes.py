@@ -182,7 +182,8 @@ def test_container_joins_its_sandbox_as_in_dockershim(node: SingleNode) -> None:
     assert {mount["Propagation"] for mount in mounts.values()} == {"rprivate"}
     assert (directory / "containers/main/00000000").stat().st_mode & 0o777 == 0o666
     resolvers = [
-        exec_output(node, "web", "stat", "-c", "%d %i", "/etc/resolv.conf", container=one) for one in ("main", "side")
+        exec_output(node, "web", "stat", "-c", "%d %i", "/etc/resolv.conf", container=container_name)
+        for container_name in ("main", "side")
     ]
     assert resolvers[0] == resolvers[1], "one file is for all"
     assert "64.0M" in exec_output(node, "web", "df", "-h", "/dev/shm")
@@ -261,7 +262,9 @@ def test_containers_restart_in_a_new_sandbox_when_theirs_ends(node: SingleNode) 
     )
     wait_running(node, "web")
     after = {name: inspect_container(node, "web", name) for name in before}
-    assert {name: one["Name"].rpartition("_")[2] for name, one in after.items()} == dict.fromkeys(before, "1")
+    assert {name: inspected["Name"].rpartition("_")[2] for name, inspected in after.items()} == dict.fromkeys(
+        before, "1"
+    )
     assert after["main"]["HostConfig"]["NetworkMode"] == f"container:{after[SANDBOX]['Id']}"
     assert wait_for_event(node, "web", "SandboxChanged")
     assert "00000001" in {Path(mount["Source"]).name for mount in after["main"]["Mounts"]}

@@ -256,15 +256,17 @@ def test_privileged_container_has_the_machines_devices_and_capabilities(node: Si
 def test_bidirectional_mount_reaches_the_host_and_the_pod(node: SingleNode) -> None:
     exec_output(node, "mighty", "mkdir", "/v/in")
     exec_output(node, "mighty", "mount", "-t", "tmpfs", "tmpfs", "/v/in")
-    place = pod_dir(node, "mighty") / "volumes/kubernetes.io~empty-dir/v/in"
-    assert place.is_mount()
+    directory = pod_dir(node, "mighty") / "volumes/kubernetes.io~empty-dir/v/in"
+    assert directory.is_mount()
     assert " /v/in " in exec_output(node, "mighty", "cat", "/proc/mounts", container="follower")
     assert " /v/in " not in exec_output(node, "mighty", "cat", "/proc/mounts", container="loner")
     modes = {name: inspect_container(node, "mighty", name)["Mounts"] for name in ("main", "follower", "loner")}
-    actual = {name: [one["Propagation"] for one in rows if one["Destination"] == "/v"] for name, rows in modes.items()}
+    actual = {
+        name: [mount["Propagation"] for mount in rows if mount["Destination"] == "/v"] for name, rows in modes.items()
+    }
     assert actual == {"main": ["rshared"], "follower": ["rslave"], "loner": ["rprivate"]}
     node.kubectl("delete", "pod", "mighty", "--timeout=30s")
-    wait_until(lambda: not place.exists(), "the mount has gone with the pod")
+    wait_until(lambda: not directory.exists(), "the mount has gone with the pod")
 
 
 def test_oom_score_adj_is_as_low_as_the_machine_allows(node: SingleNode) -> None:

@@ -101,7 +101,7 @@ def node(host: SingleNode) -> Iterator[SingleNode]:
 def mirrors(node: SingleNode) -> dict[str, dict[str, Any]]:
     """What the master shows, by name."""
     rows = json.loads(node.kubectl("get", "pods", "-o", "json"))["items"]
-    return {row["metadata"]["name"]: row for row in rows}
+    return {pod["metadata"]["name"]: pod for pod in rows}
 
 
 def runs(node: SingleNode, name: str) -> str:
@@ -246,5 +246,5 @@ def test_manifest_url_is_requested_with_its_headers_and_etag(node: SingleNode, s
     wait_until(lambda: is_ready(node, "paged-node-1") and is_ready(node, "listed-node-1"), "every pod of the list runs")
     assert mirrors(node)["paged-node-1"]["metadata"]["annotations"]["kubernetes.io/config.source"] == "http"
     assert all(requested["X-Rack"] == "7" for requested in site.asked)
-    wait_until(lambda: any(asked.get("If-None-Match") == '"1"' for asked in site.asked), "it is asked again")
+    wait_until(lambda: any(headers.get("If-None-Match") == '"1"' for headers in site.asked), "it is asked again")
     assert runs(node, "paged-node-1")

@@ -93,13 +93,16 @@ def test_deleted_pod_reports_its_final_status_before_its_object_is_removed(alone
                 break
         watch.terminate()
     seen = [
-        (row["object"]["status"]["phase"], bool(row["object"]["metadata"].get("deletionTimestamp"))) for row in rows
+        (event["object"]["status"]["phase"], bool(event["object"]["metadata"].get("deletionTimestamp")))
+        for event in rows
     ]
     assert seen[0] == ("Running", True)
     assert seen[-1] == ("Failed", True), "its phase is final before it goes"
     last = rows[-1]["object"]["status"]
-    assert [row["state"]["terminated"]["exitCode"] for row in last["containerStatuses"]] == [0, 3]
-    assert {row["status"] for row in last["conditions"] if row["type"] in {"Ready", "ContainersReady"}} == {"False"}
+    assert [status["state"]["terminated"]["exitCode"] for status in last["containerStatuses"]] == [0, 3]
+    assert {
+        condition["status"] for condition in last["conditions"] if condition["type"] in {"Ready", "ContainersReady"}
+    } == {"False"}
 
 
 def test_completed_pod_stays_visible(alone: NodePods) -> None:

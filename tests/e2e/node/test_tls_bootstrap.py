@@ -50,7 +50,10 @@ class Joining(OwnNode):
     def requests(self) -> dict[str, list[str]]:
         """The requests for certificates by their names, and what was decided of each."""
         rows = json.loads(self.kubectl("get", "csr", "-o", "json"))["items"]
-        return {row["metadata"]["name"]: [one["type"] for one in row["status"].get("conditions", [])] for row in rows}
+        return {
+            csr["metadata"]["name"]: [condition["type"] for condition in csr["status"].get("conditions", [])]
+            for csr in rows
+        }
 
     def agent_log(self) -> str:
         return (self.root / "podlane-node-agent.log").read_text()

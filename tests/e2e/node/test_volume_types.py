@@ -69,7 +69,7 @@ def kind_of_filesystem(path: Path) -> str:
 
 def mount_options(below: Path) -> list[str]:
     rows = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    return [row[3] for row in rows if row[1].startswith(f"{below}/")]
+    return [fields[3] for fields in rows if fields[1].startswith(f"{below}/")]
 
 
 def written(volume: Path) -> str:

@@ -103,7 +103,7 @@ def class_of(cluster: dict[str, int]) -> tuple[tuple[bool, int, int], ...]:
 
     Clusters of one class differ only in the names of projects and the numbers of VNIDs.
     """
-    nodes = {place.project: place.node for place in PLACES}
+    nodes = {planned_pod.project: planned_pod.node for planned_pod in PLACES}
     sharing: dict[int, list[str]] = {}
     for project, vnid in cluster.items():
         sharing.setdefault(vnid, []).append(nodes[project])

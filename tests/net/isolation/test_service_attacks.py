@@ -129,8 +129,8 @@ def test_forged_packet_enters_no_service_connection(
         for source_port in (TARGET_PORT, PORT, CALLER_PORT):
             answer = Packet((caller, CALLER_PORT), sender, source_port)
             assert not arrives(cluster, attacker, answer, "red-b"), answer
-        for place in (front, (backend, TARGET_PORT)):
-            assert not arrives(cluster, attacker, Packet(place, sender), target), (sender, place)
+        for destination in (front, (backend, TARGET_PORT)):
+            assert not arrives(cluster, attacker, Packet(destination, sender), target), (sender, destination)
     talk()
 
 
@@ -163,7 +163,7 @@ def by_hand(cluster: PacketWorld, name: str, *endpoints: Front) -> Service:
             endpoints=(Endpoint(addresses=(str(address),)),),
             ports=(SlicePort(port=port, name="udp", protocol="UDP"),),
         )
-        cluster.call_api(lambda client, one=endpoint_slice: client.create(one))  # type: ignore[misc]
+        cluster.call_api(lambda client, new_slice=endpoint_slice: client.create(new_slice))  # type: ignore[misc]
     return service
 
 
@@ -172,20 +172,20 @@ def test_manual_endpoints_reach_no_other_project(cluster: PacketWorld, services:
     """To a pod of the other project, and to each front of its service; a pod of its own is reached so."""
     target = cluster.pods[TARGETS[name]]
     places = [(target.address, TARGET_PORT), *fronts(cluster, services[name])]
-    made = [by_hand(cluster, f"{name}-{number}", place) for number, place in enumerate(places)]
+    made = [by_hand(cluster, f"{name}-{number}", address) for number, address in enumerate(places)]
     wire, tried = cluster.wire(target.name), {}
     wire.received()
     for attacker, other in (("blue-a", "blue-b"), ("blue-b", "blue-a")):
         own = by_hand(cluster, f"{name}-of-{other}", (cluster.pods[other].address, TARGET_PORT))
         front = IPv4Address(own.spec.cluster_ip), PORT
         wait_until(lambda: arrives(cluster, attacker, Packet(front), other), "its own endpoint is reached")  # noqa: B023
-        for service, place in zip(made, places, strict=True):
+        for service, address in zip(made, places, strict=True):
             marker = frames.new_marker()
-            tried[marker] = f"{attacker} through {place}"
+            tried[marker] = f"{attacker} through {address}"
             front = IPv4Address(service.spec.cluster_ip), PORT
             cluster.wire(attacker).send(Packet(front).frame(cluster, attacker, marker))
     came = until_the_outside_arrives(cluster, places[-1], target.name)
-    assert not [what for marker, what in tried.items() if any(marker in one for one in came)]
+    assert not [what for marker, what in tried.items() if any(marker in frame for frame in came)]
 
 
 def until_the_outside_arrives(cluster: PacketWorld, front: Front, target: str) -> list[bytes]:
@@ -196,7 +196,7 @@ def until_the_outside_arrives(cluster: PacketWorld, front: Front, target: str) -
         def has_come() -> bool:
             caller.sendto(marker, (str(front[0]), front[1]))
             came.extend(cluster.wire(target).received())
-            return any(marker in one for one in came)
+            return any(marker in frame for frame in came)
 
         wait_until(has_come, "a caller from outside")
     return came

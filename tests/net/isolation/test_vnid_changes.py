@@ -19,7 +19,12 @@ def cluster() -> Iterator[PacketWorld]:
         yield running
 
 
-PAIRS = [pair for one in ("red-a", "red-c") for other in ("blue-a", "blue-b") for pair in ((one, other), (other, one))]
+PAIRS = [
+    pair
+    for red_pod in ("red-a", "red-c")
+    for other in ("blue-a", "blue-b")
+    for pair in ((red_pod, other), (other, red_pod))
+]
 
 
 def settle(cluster: PacketWorld, together: bool) -> None:

@@ -14,7 +14,7 @@ from tests.testbed.netns.packet_world import PacketWorld
 def cluster() -> Iterator[PacketWorld]:
     with PacketWorld("podlife", 15) as running:
         running.add_project("red")
-        for place in (*RED, *ADMINS):
-            running.add(place)
+        for planned_pod in (*RED, *ADMINS):
+            running.add(planned_pod)
         running.warm_up("admin-a", "admin-b")
         yield running

@@ -62,9 +62,9 @@ def cluster() -> Iterator[PacketWorld]:
     with PacketWorld("podname", 37) as running:
         for project in ("red", "blue"):
             running.add_project(project)
-        for place in (RED, BLUE, ADMIN, FAR):
-            GATEWAYS[place.node] = str(running.gateway(place.node))
-            assert running.add(place).nameserver == GATEWAYS[place.node]
+        for planned_pod in (RED, BLUE, ADMIN, FAR):
+            GATEWAYS[planned_pod.node] = str(running.gateway(planned_pod.node))
+            assert running.add(planned_pod).nameserver == GATEWAYS[planned_pod.node]
         running.call_api(lambda client: client.create(web("red", ADDRESS)))
         wait_until(lambda: asked(running, "red-a", WEB) == [ADDRESS], "the service to be known")
         yield running
@@ -75,14 +75,17 @@ def web(namespace: str, address: str) -> Service:
     return default(Service(metadata=ObjectMeta(name="web", namespace=namespace), spec=spec))
 
 
-def asked(cluster: PacketWorld, who: str, name: str, *, tcp: bool = False, seconds: float = SECONDS) -> list[str]:
+def asked(cluster: PacketWorld, pod_name: str, name: str, *, tcp: bool = False, seconds: float = SECONDS) -> list[str]:
     """The addresses that a pod, or a node, is told at its gateway, or the code that says why there are none.
 
     Raises what a resolver raises.
     """
-    node = cluster.nodes.get(who)
-    namespace = node.namespace if node is not None else cluster.pod_namespace(who)
-    query, gateway = dns.message.make_query(name, "A"), GATEWAYS[who if node is not None else cluster.pods[who].node]
+    node = cluster.nodes.get(pod_name)
+    namespace = node.namespace if node is not None else cluster.pod_namespace(pod_name)
+    query, gateway = (
+        dns.message.make_query(name, "A"),
+        GATEWAYS[pod_name if node is not None else cluster.pods[pod_name].node],
+    )
     with inside(namespace):
         reported = dns.query.tcp(query, gateway, seconds) if tcp else dns.query.udp(query, gateway, seconds)
     return [str(rdata) for rrset in reported.answer for rdata in rrset] or [dns.rcode.to_text(reported.rcode())]
@@ -96,8 +99,8 @@ def test_names_resolve_only_in_their_own_project(cluster: PacketWorld, tcp: bool
 
 
 def test_global_project_and_node_resolve_all_names(cluster: PacketWorld) -> None:
-    for who in ("boss", "node-1", "node-2"):
-        assert asked(cluster, who, WEB) == [ADDRESS]
+    for pod_name in ("boss", "node-1", "node-2"):
+        assert asked(cluster, pod_name, WEB) == [ADDRESS]
 
 
 def test_dns_answers_follow_changes_at_once(cluster: PacketWorld) -> None:

@@ -85,8 +85,8 @@ class Containerd:
         plugin = self._plugins / "podlane-cni"
         network = json.loads((self._root / project / "10-podlane.conflist").read_text())
         words = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": f"default-{name}", "CNI_IFNAME": "eth0"}
-        one = {"cniVersion": "1.0.0", "name": "podlane", **network["plugins"][0]}
-        subprocess.run([plugin], input=json.dumps(one), env={**os.environ, **words}, text=True, check=True)
+        config = {"cniVersion": "1.0.0", "name": "podlane", **network["plugins"][0]}
+        subprocess.run([plugin], input=json.dumps(config), env={**os.environ, **words}, text=True, check=True)
         self.ctr("task", "delete", "--force", name)
         self.ctr("container", "delete", name)
 
@@ -121,8 +121,8 @@ def cluster() -> Iterator[PacketWorld]:
     with PacketWorld("podctrd", 18) as running:
         for project in ("red", "blue"):
             running.add_project(project)
-        for place in PODS:
-            running.add(place)
+        for planned_pod in PODS:
+            running.add(planned_pod)
         running.warm_up("admin-near", "admin-far")
         yield running
 

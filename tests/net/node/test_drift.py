@@ -81,7 +81,7 @@ def test_dropped_packets_are_counted_by_reason(cluster: PacketWorld) -> None:
 
     spoofed, nobody = ("spoofed", "pod red/red-a"), ("no_pod", "node")
     wait_until(lambda: dropped(*spoofed) >= 0, "the first count")
-    before = {one: dropped(*one) for one in (spoofed, nobody)}
+    before = {counter: dropped(*counter) for counter in (spoofed, nobody)}
     for _ in range(5):
         assert not arrives(cluster, "red-a", "red-b", ip_src=cluster.pods["red-c"].address)
         assert not arrives(cluster, "red-a", "red-b", ip_dst=IPv4Address("10.128.0.250"))

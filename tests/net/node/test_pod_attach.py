@@ -22,15 +22,15 @@ from tests.testbed.wait import wait_until
 
 
 def test_repeated_attach_and_detach_change_nothing(cluster: PacketWorld) -> None:
-    place = PlannedPod("red-twice", "red", "node-1")
+    planned_pod = PlannedPod("red-twice", "red", "node-1")
     before = cluster.flows("node-1"), links(cluster, "node-1")
-    first = cluster.add(place)
-    assert cluster.add(place) == first
+    first = cluster.add(planned_pod)
+    assert cluster.add(planned_pod) == first
     cluster.remove("red-twice")
     for _ in range(2):
         cluster.detach("node-1", "red-twice")
     assert (cluster.flows("node-1"), links(cluster, "node-1")) == before
-    assert cluster.add(place).ip != first.ip, "a freed address rests"
+    assert cluster.add(planned_pod).ip != first.ip, "a freed address rests"
     cluster.remove("red-twice")
 
 
@@ -58,7 +58,7 @@ def test_pod_with_the_longest_name_is_attached(cluster: PacketWorld) -> None:
 
 
 def test_node_agent_lists_its_attached_sandboxes_after_a_restart(cluster: PacketWorld) -> None:
-    ours = {place.name for place in (*RED, *ADMINS) if place.node == "node-1"}
+    ours = {planned_pod.name for planned_pod in (*RED, *ADMINS) if planned_pod.node == "node-1"}
     assert cluster.sandboxes("node-1") == ours
     cluster.add(PlannedPod("red-extra", "red", "node-1"))
     subprocess.run(["ip", "-n", cluster.pod_namespace("red-extra"), "link", "set", "eth0", "down"], check=True)
@@ -161,4 +161,6 @@ def test_node_is_as_before_when_all_pods_are_gone(cluster: PacketWorld) -> None:
         cluster.remove(f"green-{number}")
     assert (cluster.flows("node-2"), links(cluster, "node-2")) == empty
     guard = cluster.in_node("node-2", "nft", "list", "table", "netdev", "podlane-guard")
-    assert guard.count("chain") == 1 + len([place for place in (*RED, *ADMINS) if place.node == "node-2"])
+    assert guard.count("chain") == 1 + len(
+        [planned_pod for planned_pod in (*RED, *ADMINS) if planned_pod.node == "node-2"]
+    )

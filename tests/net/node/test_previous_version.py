@@ -81,7 +81,9 @@ class Traffic:
             ending.callback(ping.end)
         for connection in streams.values():
             ending.callback(connection.end)
-        self.calls = {name: RepeatedCalls(partial(one.wait_for_answers, 1)) for name, one in streams.items()}
+        self.calls = {
+            name: RepeatedCalls(partial(tcp_stream.wait_for_answers, 1)) for name, tcp_stream in streams.items()
+        }
         for name, source, address in (
             ("red pod", red, WEB),
             ("red pod", red, WEB_EXTERNAL_IP),

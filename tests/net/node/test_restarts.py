@@ -79,10 +79,10 @@ def test_restarted_database_is_reconnected(cluster: PacketWorld) -> None:
     assert cluster.flows("node-1") == before
 
 
-def is_attached(cluster: PacketWorld, place: PlannedPod) -> bool:
+def is_attached(cluster: PacketWorld, planned_pod: PlannedPod) -> bool:
     """Ask once."""
     try:
-        cluster.add(place)
+        cluster.add(planned_pod)
     except NotReady:
         return False
     return True

@@ -43,7 +43,7 @@ def test_pods_of_a_deleted_project_are_disconnected(cluster: PacketWorld) -> Non
     def is_gone() -> bool:
         net_namespaces = cluster.call_api(lambda client: client.list(NetNamespace)).items
         address = str(cluster.pods["doomed-a"].address)
-        names = {item.netname for item in net_namespaces}
+        names = {net_namespace.netname for net_namespace in net_namespaces}
         return "doomed" not in names and not any(address in flow for flow in cluster.flows("node-1"))
 
     wait_until(is_gone, "the NetNamespace and the flows of its pods are gone")

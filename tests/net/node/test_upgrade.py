@@ -33,7 +33,7 @@ def other_version(folder: Path) -> Path:
     rows = re.compile(
         r"^    (ARP_RESPONDER|L3_FORWARDING|MULTICAST_TUNNEL|POD_OUTPUT|EXTERNAL_OUTPUT) = (\d+)$", re.MULTILINE
     )
-    moved, count = rows.subn(lambda row: f"    {row[1]} = {int(row[2]) + 5}", pipeline.read_text())
+    moved, count = rows.subn(lambda match: f"    {match[1]} = {int(match[2]) + 5}", pipeline.read_text())
     assert count == 5
     pipeline.write_text(moved)
     return folder
@@ -49,8 +49,8 @@ def test_upgrade_loses_no_packet(cluster: PacketWorld, tmp_path: Path, request: 
     pings = [Ping(f"/run/netns/{source}", str(address)) for address in targets.values()]
     streams = [TcpStream(source, target, address) for target, address in targets.items()]
     traffic: list[Ping | TcpStream] = [*pings, *streams]
-    for one in traffic:
-        request.addfinalizer(one.end)
+    for stream in traffic:
+        request.addfinalizer(stream.end)
     before, ours = cluster.flows("node-1"), cluster.specification("node-1 sdn")
     folder = other_version(tmp_path)
     program = f"import sys; sys.path.insert(0, {str(folder)!r}); from sdn.__main__ import main; sys.exit(main())"
@@ -61,8 +61,8 @@ def test_upgrade_loses_no_packet(cluster: PacketWorld, tmp_path: Path, request: 
         cluster.start("node-1 sdn", specification)
         wait_until(lambda old=old: tables(cluster) != old, "the other pipeline")  # type: ignore[misc]
         wait_until(lambda: cluster.network_ready("node-1"), "the network")
-        for one in traffic:
-            one.wait_for_answers(10)
+        for stream in traffic:
+            stream.wait_for_answers(10)
         assert reaches(cluster, "red-a", "red-c")
         assert not reaches(cluster, "blue-a", "red-a")
     assert [ping.lost() for ping in pings] == [0, 0]

@@ -24,14 +24,14 @@ SERVICES = ("reached", "kept", "flushed", "lasting")
 
 @pytest.fixture(scope="module")
 def serving(world: PacketWorld) -> Iterator[PacketWorld]:
-    for place in (NEAR, FAR):
-        world.add(place)
+    for planned_pod in (NEAR, FAR):
+        world.add(planned_pod)
     register(world, NEAR.name, FAR.name)
     with answering(world, NEAR.name, FAR.name):
         yield world
     world.call_api(withdraw)
-    for place in (NEAR, FAR):
-        world.remove(place.name)
+    for planned_pod in (NEAR, FAR):
+        world.remove(planned_pod.name)
 
 
 async def withdraw(client: Client) -> None:

@@ -133,14 +133,14 @@ async def test_local_traffic_policy_uses_only_local_endpoints(
     node: Node, services: NftablesBackend, affinity: int
 ) -> None:
     port = web(*HERE, *THERE, protocol=Protocol.UDP, affinity_timeout_seconds=affinity)
-    kept = replace(port, external_endpoints=HERE[:1], external_policy_local=True)
+    reduced = replace(port, external_endpoints=HERE[:1], external_policy_local=True)
     await services.sync(CONFIG, [port])
     assert call(node.outside, NODE, NODE_PORT, UDP).backend in {*NEAR, *FAR}
-    await services.update(CONFIG, ServicePortChange((port,), (kept,)))
+    await services.update(CONFIG, ServicePortChange((port,), (reduced,)))
     replies = [call(node.outside, NODE, NODE_PORT, UDP) for _ in range(20)]
     assert {(reply.backend, reply.caller) for reply in replies} == {(NEAR[0], OUTSIDER)}
     assert call(node.node, CLUSTER_IP, 80, UDP).backend in {*NEAR, *FAR}
-    await services.update(CONFIG, ServicePortChange((kept,), (replace(kept, external_endpoints=()),)))
+    await services.update(CONFIG, ServicePortChange((reduced,), (replace(reduced, external_endpoints=()),)))
     with pytest.raises(TimeoutError), Caller(node.outside, NODE, NODE_PORT, UDP) as caller:
         caller.ask(patience=SILENCE_SECONDS)
     assert call(node.node, NODE, NODE_PORT, UDP).backend in {*NEAR, *FAR}
@@ -240,7 +240,7 @@ async def test_session_affinity_spreads_clients_over_endpoints(node: Node, servi
     others = tuple(IPv4Address("10.245.2.100") + number for number in range(40))
     await services.sync(CONFIG, [web(*HERE, *THERE, affinity_timeout_seconds=600)])
     with node.at_outside(others):
-        received = [call(node.outside, NODE, NODE_PORT, own=one).backend for one in (*others, *others)]
+        received = [call(node.outside, NODE, NODE_PORT, own=address).backend for address in (*others, *others)]
     assert received[:40] == received[40:]
     assert set(received) == {*NEAR, *FAR}
 

@@ -42,8 +42,8 @@ def test_project_and_global_pods_reach_a_service_with_their_own_address(
 ) -> None:
     for address, port in fronts(serving, web):
         seen = {call(serving.pod_namespace(caller), address, port) for _ in range(8)}
-        assert {who for who, _ in seen} <= {"red-a", "red-b", "red-c"}
-        assert {as_whom for who, as_whom in seen if who != caller} == {str(serving.pods[caller].address)}
+        assert {pod_name for pod_name, _ in seen} <= {"red-a", "red-b", "red-c"}
+        assert {as_whom for pod_name, as_whom in seen if pod_name != caller} == {str(serving.pods[caller].address)}
 
 
 @pytest.mark.parametrize("caller", ["blue-a", "blue-b"])
@@ -89,8 +89,8 @@ def test_session_affinity_keeps_the_endpoint(serving: PacketWorld) -> None:
 
 def test_session_affinity_expires(serving: PacketWorld) -> None:
     brief = SessionAffinityConfig(client_ip=ClientIPConfig(timeout_seconds=1))
-    kept = {"session_affinity": "ClientIP", "session_affinity_config": brief}
-    address = create_service(serving, "briefly", "red", {"all": "yes"}, **kept).spec.cluster_ip
+    affinity = {"session_affinity": "ClientIP", "session_affinity_config": brief}
+    address = create_service(serving, "briefly", "red", {"all": "yes"}, **affinity).spec.cluster_ip
     pod = serving.pod_namespace("red-a")
     wait_for_answer(pod, address, 80)
 

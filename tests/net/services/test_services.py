@@ -39,7 +39,7 @@ def test_node_reaches_a_service(serving: PacketWorld) -> None:
 def test_endpoint_in_another_project_is_rejected_and_reported(serving: PacketWorld) -> None:
     service = create_service(serving, "borrowed", "red", {})
     stranger, own = serving.pods["blue-a"].address, serving.pods["red-c"].address
-    endpoints = tuple(Endpoint(addresses=(str(one),)) for one in (stranger, own))
+    endpoints = tuple(Endpoint(addresses=(str(address),)) for address in (stranger, own))
     ports = (SlicePort(port=TARGET_PORT, name="tcp", protocol="TCP"),)
     meta = ObjectMeta(name="by-hand", namespace="red", labels={SERVICE_LABEL: "borrowed"})
     endpoint_slice = EndpointSlice(metadata=meta, address_type="IPv4", endpoints=endpoints, ports=ports)
@@ -213,7 +213,7 @@ def calling(cluster: PacketWorld, caller: str, service: Service) -> Iterator[lis
 def test_killed_daemon_loses_no_connection_and_restores_the_same_flows(serving: PacketWorld, everyone: Service) -> None:
     wait_for_answer(serving.pod_namespace("red-a"), everyone.spec.cluster_ip, 80)
     before = installed_flows_and_groups(serving, "node-1")
-    assert any("group:" in row for row in before)
+    assert any("group:" in line for line in before)
     with calling(serving, "red-a", everyone) as failed:
         for _ in range(2):
             restart(serving, "node-1")

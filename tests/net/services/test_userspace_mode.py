@@ -90,7 +90,7 @@ def test_userspace_mode_rejects_other_projects(
             threads.submit(call, namespace, *frontend, protocol, SILENCE_SECONDS)
             for frontend in (*frontends(world, near_and_far, protocol), itself)
         ]
-    assert all(isinstance(one.exception(), OSError) for one in calls)
+    assert all(isinstance(future.exception(), OSError) for future in calls)
 
 
 def proxy_port(world: PacketWorld, node: str) -> int:

@@ -132,30 +132,30 @@ def test_connection_is_copied_both_ways_and_half_closed(
 
 
 def test_endpoints_alternate_and_a_refusing_one_is_skipped(node: ProxyNode) -> None:
-    with listening() as one, listening() as other:
-        serve(node, served(one, nobody(), other))
+    with listening() as first, listening() as other:
+        serve(node, served(first, nobody(), other))
         took = []
         for _ in range(6):
             with called():
-                backend, connection = arrived(one, other)
+                backend, connection = arrived(first, other)
                 connection.close()
                 took.append(backend)
-        assert {took.count(one), took.count(other)} <= {2, 3, 4}
+        assert {took.count(first), took.count(other)} <= {2, 3, 4}
         assert len(took) == 6
 
 
 def test_session_affinity_moves_a_client_only_when_its_endpoint_refuses(node: ProxyNode) -> None:
-    with listening() as one, listening() as other:
-        serve(node, served(one, other, sticky=600))
+    with listening() as first, listening() as other:
+        serve(node, served(first, other, sticky=600))
         took = []
         for _ in range(4):
             with called():
-                backend, connection = arrived(one, other)
+                backend, connection = arrived(first, other)
                 connection.close()
                 took.append(backend)
         assert len(set(took)) == 1
         took[0].close()
-        left = other if took[0] is one else one
+        left = other if took[0] is first else first
         for _ in range(2):
             with called():
                 arrived(left)[1].close()
@@ -265,7 +265,7 @@ def test_every_byte_arrives_both_ways_and_every_socket_is_closed(node: ProxyNode
                 there, back = os.urandom(SEVERAL_BYTES), os.urandom(SEVERAL_BYTES)
                 halves = [threads.submit(_say, client, there), threads.submit(_say, connection, back)]
                 received = [threads.submit(_hear, client), threads.submit(_hear, connection)]
-                assert [one.result() for one in received] == [back, there]
+                assert [future.result() for future in received] == [back, there]
                 assert [half.result() for half in halves] == [None, None]
         wait_until(lambda: len(os.listdir("/proc/self/fd")) == before, "the proxy's sockets close")
 
@@ -305,10 +305,10 @@ def ask(client: socket.socket, address: IPv4Address, port: int, text: bytes) -> 
 @pytest.mark.parametrize("caller", [CLIENT_NAMESPACE, NODE_NAMESPACE], ids=["client", "node"])
 def test_udp_replies_come_from_the_called_frontend(node: ProxyNode, caller: str) -> None:
     kind = socket.SOCK_DGRAM
-    with listening(kind) as one, listening(kind) as other, socket_in(caller, kind) as client:
+    with listening(kind) as first, listening(kind) as other, socket_in(caller, kind) as client:
         second = replace(served(other, protocol=Protocol.UDP), cluster_ip=OTHER_IP, external_ips=(), node_port=0)
-        serve(node, served(one, protocol=Protocol.UDP), second)
-        frontends = ((CLUSTER_IP, 80, one), (OTHER_IP, 80, other), (OUTSIDE_IP, 80, one), (NODE, NODE_PORT, one))
+        serve(node, served(first, protocol=Protocol.UDP), second)
+        frontends = ((CLUSTER_IP, 80, first), (OTHER_IP, 80, other), (OUTSIDE_IP, 80, first), (NODE, NODE_PORT, first))
         for address, port, backend in frontends:
             for text in (b"first", b"second"):
                 ask(client, address, port, text)
@@ -333,15 +333,15 @@ def test_datagram_refused_by_an_endpoint_goes_to_the_next(node: ProxyNode) -> No
 @pytest.mark.parametrize("sticky", [0, 600])
 def test_udp_client_leaves_an_endpoint_that_died_after_answering(node: ProxyNode, sticky: int) -> None:
     kind = socket.SOCK_DGRAM
-    with listening(kind) as one, listening(kind) as other, socket_in(CLIENT_NAMESPACE, kind) as client:
-        serve(node, served(one, other, protocol=Protocol.UDP, sticky=sticky))
+    with listening(kind) as first, listening(kind) as other, socket_in(CLIENT_NAMESPACE, kind) as client:
+        serve(node, served(first, other, protocol=Protocol.UDP, sticky=sticky))
         ask(client, CLUSTER_IP, 80, b"first")
-        [backend], _, _ = select.select([one, other], [], [], 10)
+        [backend], _, _ = select.select([first, other], [], [], 10)
         question, sender = backend.recvfrom(100)
         backend.sendto(question, sender)
         assert client.recv(100) == b"first"
         backend.close()
-        left = other if backend is one else one
+        left = other if backend is first else first
 
         def is_heard() -> bool:
             ask(client, CLUSTER_IP, 80, b"second")
@@ -352,12 +352,12 @@ def test_udp_client_leaves_an_endpoint_that_died_after_answering(node: ProxyNode
 
 def test_udp_client_of_a_removed_endpoint_gets_another_at_its_next_datagram(node: ProxyNode) -> None:
     kind = socket.SOCK_DGRAM
-    with listening(kind) as one, listening(kind) as other, socket_in(CLIENT_NAMESPACE, kind) as client:
-        before = served(one, protocol=Protocol.UDP)
+    with listening(kind) as first, listening(kind) as other, socket_in(CLIENT_NAMESPACE, kind) as client:
+        before = served(first, protocol=Protocol.UDP)
         after = replace(before, internal_endpoints=served(other).internal_endpoints)
         serve(node, before)
         ask(client, CLUSTER_IP, 80, b"before")
-        assert one.recv(100) == b"before"
+        assert first.recv(100) == b"before"
         node.call(node.proxy.update(CONFIG, ServicePortChange(removed=(before,), added=(after,))))
         ask(client, CLUSTER_IP, 80, b"after")
         assert other.recv(100) == b"after"

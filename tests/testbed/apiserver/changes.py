@@ -7,14 +7,14 @@ from master.resources.scheme import group_resource
 from master.storage.interface import Delete, Key, Put
 
 
-def key_of(item: Object) -> Key:
+def key_of(obj: Object) -> Key:
     """Return the key of an object."""
-    return Key.of(group_resource(type(item)), item)
+    return Key.of(group_resource(type(obj)), obj)
 
 
-def put(item: Object, expect: int | None = None) -> Put:
+def put(obj: Object, expect: int | None = None) -> Put:
     """Return the change that creates or replaces an object."""
-    return Put(key_of(item), item, expect)
+    return Put(key_of(obj), obj, expect)
 
 
 def delete(last_state: Object, expect: int | None = None) -> Delete:

@@ -43,23 +43,23 @@ def _fill(message: Any, name: str, document: Mapping[str, Any]) -> None:
 
 
 def _put(message: Any, field: Field, value: Any) -> None:
-    place = getattr(message, field.name)
+    target = getattr(message, field.name)
     if field.type not in message_names():
         if field.map:
-            place.update(value)
+            target.update(value)
         elif field.repeated:
-            place.extend(value)
+            target.extend(value)
         else:
             setattr(message, field.name, base64.b64decode(value) if field.type == "bytes" else value)
     elif field.map:
-        for key, item in value.items():
-            _one(place[key], field.type, item)
+        for key, member in value.items():
+            _one(target[key], field.type, member)
     elif field.repeated:
-        for item in value:
-            _one(place.add(), field.type, item)
+        for member in value:
+            _one(target.add(), field.type, member)
     else:
-        place.SetInParent()
-        _one(place, field.type, value)
+        target.SetInParent()
+        _one(target, field.type, value)
 
 
 def _one(message: Any, name: str, value: Any) -> None:

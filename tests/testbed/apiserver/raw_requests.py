@@ -62,8 +62,8 @@ class RawClient:
         self, method: str, path: str, query: dict[str, str], body: bytes | None, headers: dict[str, str]
     ) -> RawResponse:
         with closing(http.client.HTTPSConnection(self._address, context=self._ssl, timeout=SECONDS)) as connection:
-            place = f"{path}?{urlencode(query)}" if query else path
-            connection.request(method, place, body, self._headers | headers)
+            target = f"{path}?{urlencode(query)}" if query else path
+            connection.request(method, target, body, self._headers | headers)
             answer = connection.getresponse()
             text = answer.read().decode()
             is_json = answer.headers.get_content_type() == "application/json"

@@ -30,14 +30,14 @@ async def _write(store: SQLiteStorage, name: str) -> None:
     """Create, change, remove, and begin again."""
     while True:
         for step in range(GONE + 1):
-            item = Namespace(metadata=ObjectMeta(name=name, labels={"step": str(step)}))
+            namespace = Namespace(metadata=ObjectMeta(name=name, labels={"step": str(step)}))
             record = store.get_uncommitted(Key(NAMESPACES, "", name))
             expect = record.revision if record else 0
             if step < GONE:
-                (item,) = await store.write(put(item, expect))
+                (namespace,) = await store.write(put(namespace, expect))
             elif record:
-                (item,) = await store.write(delete(record.object, expect))
-            os.write(1, f"{name} {item.metadata.resource_version} {step}\n".encode())
+                (namespace,) = await store.write(delete(record.object, expect))
+            os.write(1, f"{name} {namespace.metadata.resource_version} {step}\n".encode())
 
 
 async def _main(path: Path) -> None:

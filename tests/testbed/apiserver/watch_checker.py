@@ -132,7 +132,7 @@ def _together(sessions: Iterable[Session], actual: list[str]) -> dict[int, Seen]
 def _unwatched(evidence: RecordedHistory) -> Iterator[str]:
     """Where nobody who sees everything looked, nothing can be judged."""
     reached = evidence.begin.revision
-    whole = [(one.after, one.until) for one in evidence.sessions if one.selection == Selection()]
+    whole = [(session.after, session.until) for session in evidence.sessions if session.selection == Selection()]
     last = max((session.until for session in evidence.sessions), default=reached)
     for after, until in sorted((*whole, *evidence.quiet, (last, last))):
         if after > reached:
@@ -141,7 +141,7 @@ def _unwatched(evidence: RecordedHistory) -> Iterator[str]:
 
 
 def _story(begin: Snapshot, reported: Mapping[int, Seen], actual: list[str]) -> list[Change]:
-    now = {item.name: item.state for item in begin.items}
+    now = {listed.name: listed.state for listed in begin.items}
     used = {state.uid for state in now.values()}
     story: list[Change] = []
     for seen in reported.values():
@@ -193,10 +193,10 @@ def _unkept(reported: Mapping[int, Seen], acknowledged: Iterable[AcknowledgedWri
 
 
 def _wrong_lists(begin: Snapshot, story: Sequence[Change], snapshots: Iterable[Snapshot]) -> Iterator[str]:
-    now = {item.name: item for item in begin.items}
+    now = {listed.name: listed for listed in begin.items}
     changes = iter(story)
     change = next(changes, None)
-    for snapshot in sorted(snapshots, key=lambda one: one.revision):
+    for snapshot in sorted(snapshots, key=lambda candidate: candidate.revision):
         while change is not None and change.seen.revision <= snapshot.revision:
             seen = change.seen
             if seen.type == "DELETED" or seen.state is None:
@@ -204,7 +204,7 @@ def _wrong_lists(begin: Snapshot, story: Sequence[Change], snapshots: Iterable[S
             else:
                 now[seen.name] = Item(seen.name, seen.revision, seen.state)
             change = next(changes, None)
-        wanted = {item for item in now.values() if snapshot.selection.takes(item.name, item.state)}
+        wanted = {listed for listed in now.values() if snapshot.selection.takes(listed.name, listed.state)}
         if wanted != snapshot.items:
             wrong = sorted(wanted ^ snapshot.items)[:3]
             yield f"list of {snapshot.selection} at {snapshot.revision} differs from what happened, first in {wrong}"
@@ -230,10 +230,10 @@ def _wrong_watches(story: Sequence[Change], sessions: Iterable[Session]) -> Iter
 
 
 def _difference(wanted: Sequence[Seen], session: Session) -> str:
-    place = bisect_right(wanted, session.after, key=_revision)
+    index = bisect_right(wanted, session.after, key=_revision)
     reached = session.after
     for seen in session.seen:
-        next_one = wanted[place] if place < len(wanted) else None
+        next_one = wanted[index] if index < len(wanted) else None
         if seen.type == BOOKMARK:
             if seen.revision < reached:
                 return f"a bookmark of {seen.revision} after revision {reached}"
@@ -243,7 +243,7 @@ def _difference(wanted: Sequence[Seen], session: Session) -> str:
             again = "again or too late: " if seen.revision <= reached else ""
             return f"after revision {reached} came {again}{seen}, but next is {next_one}"
         else:
-            place += 1
+            index += 1
         reached = seen.revision
     return ""
 

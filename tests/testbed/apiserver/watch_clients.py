@@ -152,8 +152,8 @@ class Writer:
         content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
         return msgspec.json.decode(await self._client.request(method, path, body, content_type), type=_Object)
 
-    def _note(self, what: str, item: _Object) -> None:
-        self.acknowledged.append(AcknowledgedWrite(what, item.revision, item.name, item.state))
+    def _note(self, what: str, obj: _Object) -> None:
+        self.acknowledged.append(AcknowledgedWrite(what, obj.revision, obj.name, obj.state))
 
 
 @dataclass(slots=True)
@@ -173,8 +173,8 @@ class Watcher:
         self._tls = kubeconfig.ssl_context()
         self._dice = dice
         self._steady = steady
-        place = f"/namespaces/{selection.namespace}" if selection.namespace else ""
-        self._path = f"{self._server}/api/v1{place}/secrets"
+        namespace_path = f"/namespaces/{selection.namespace}" if selection.namespace else ""
+        self._path = f"{self._server}/api/v1{namespace_path}/secrets"
         self._query = {"labelSelector": f"color={selection.color}"} if selection.color else {}
         self._known: deque[int] = deque(maxlen=2000)
         self.sessions: list[Session] = []
@@ -233,7 +233,7 @@ class Watcher:
             items.append(line.object)
 
     def _start(self, revision: int, items: list[_Object]) -> None:
-        shown = [Item(item.name, item.revision, item.state) for item in items]
+        shown = [Item(obj.name, obj.revision, obj.state) for obj in items]
         assert len(set(shown)) == len(shown), "an object is listed twice"
         self.snapshots.append(Snapshot(self._selection, revision, frozenset(shown)))
         self._known.append(revision)

@@ -54,7 +54,7 @@ async def until(holds: Callable[[], object], what: str) -> None:
 def running_programs(dockerd: Dockerd, container: str) -> list[str]:
     """What runs in it, beside its own."""
     rows = run_docker(dockerd, "top", container, "-o", "pid,args").splitlines()[1:]
-    return [row.split(None, 1)[1] for row in rows][1:]
+    return [line.split(None, 1)[1] for line in rows][1:]
 
 
 def open_sockets() -> set[str]:

@@ -79,8 +79,11 @@ def registry_blobs(dockerd: Dockerd, image: str) -> tuple[dict[str, bytes], byte
             assert member is not None
             return member.read()
 
-        (row,) = json.loads(content("manifest.json"))
-        parts = [("config", content(row["Config"])), *(("layer", content(layer)) for layer in row["Layers"])]
+        (image_manifest,) = json.loads(content("manifest.json"))
+        parts = [
+            ("config", content(image_manifest["Config"])),
+            *(("layer", content(layer)) for layer in image_manifest["Layers"]),
+        ]
     client.close()
     config, *layers = ({"mediaType": TYPES[kind], "size": len(data), "digest": digest(data)} for kind, data in parts)
     manifest = json.dumps({"schemaVersion": 2, "mediaType": SCHEMA, "config": config, "layers": layers}).encode()

@@ -41,8 +41,8 @@ def without_fields(flows: Iterable[Flow], table: int, *fields: str) -> frozenset
         if flow.table != table:
             changed[flow.key] = flow
         elif fields:
-            kept = tuple(match for match in flow.match.fields if match.field.name not in fields)
-            wider = replace(flow, match=replace(flow.match, fields=kept))
+            remaining = tuple(match for match in flow.match.fields if match.field.name not in fields)
+            wider = replace(flow, match=replace(flow.match, fields=remaining))
             changed.setdefault(wider.key, wider)
     return frozenset(changed.values())
 

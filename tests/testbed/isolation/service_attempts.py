@@ -89,12 +89,12 @@ def _borrowed(layout: ClusterLayout, offer: OfferedService, source: RunningPod, 
 def _answer(layout: ClusterLayout, offer: OfferedService, source: RunningPod, dice: Random) -> Attempt:
     """From a backend's port to where callers call from: in one's own name, as good as any packet, or in another's."""
     target = dice.choice([pod for pod in layout.pods.values() if pod != source])
-    place, marker = (target.address, CALLER_PORT), frames.new_marker()
+    destination, marker = (target.address, CALLER_PORT), frames.new_marker()
     whose = dice.choice(
         (source.address, offer.backend.address, HAIRPIN_IP, *(front[0] for front in offer.fronts.values()))
     )
     friends = may_reach(layout.vnid(source), layout.vnid(target))
-    frame = _frame(layout, source, place, marker, sender=whose, source_port=BACKEND_PORT)
+    frame = _frame(layout, source, destination, marker, sender=whose, source_port=BACKEND_PORT)
     return Attempt(f"an answer from {whose}", source, target, friends and whose == source.address, frame, marker)
 
 
@@ -124,11 +124,11 @@ def _unused() -> int:
 def _frame(
     layout: ClusterLayout,
     source: RunningPod,
-    place: Front,
+    destination: Front,
     marker: bytes,
     sender: IPv4Address | None = None,
     source_port: int = CALLER_PORT,
 ) -> bytes:
-    address, port = place
+    address, port = destination
     body = frames.udp(sender or source.address, address, marker, port, source_port=source_port)
     return frames.ethernet(mac_of(layout.gateways[source.node]), source.mac, frames.IPV4, body)

@@ -74,8 +74,8 @@ class Cluster:
     def container(self, namespace: str, name: str, container: str | None = None) -> str:
         """Return the ID of a pod's container."""
         rows = self.status(namespace, name)["containerStatuses"]
-        row = next(row for row in rows if container in {None, row["name"]})
-        return str(row["containerID"]).removeprefix("docker://")
+        status = next(status for status in rows if container in {None, status["name"]})
+        return str(status["containerID"]).removeprefix("docker://")
 
     def docker(self, node: str, *words: str) -> str:
         """Run docker on a node."""

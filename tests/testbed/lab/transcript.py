@@ -38,7 +38,7 @@ _SETS = re.compile(r"[A-Z_]+=.*")
 
 
 @dataclass(frozen=True)
-class Row:
+class Command:
     """A command and what must come of it."""
 
     how: str
@@ -48,7 +48,7 @@ class Row:
     stderr: list[str] = field(default_factory=list)
     code: int = 0
 
-    def read(self, line: str) -> Row:
+    def read(self, line: str) -> Command:
         """With the next line of the transcript."""
         match line[:2]:
             case "< ":
@@ -66,7 +66,7 @@ class Section:
     """Rows that belong together."""
 
     title: str
-    rows: list[Row]
+    rows: list[Command]
 
 
 @dataclass(frozen=True)
@@ -77,24 +77,26 @@ class Came:
     stderr: str
     code: int
 
-    def is_as(self, row: Row) -> bool:
+    def is_as(self, command: Command) -> bool:
         """Whether it is what must come."""
-        return matches(row.stdout, self.stdout) and matches(row.stderr, self.stderr) and self.code == row.code
+        return (
+            matches(command.stdout, self.stdout) and matches(command.stderr, self.stderr) and self.code == command.code
+        )
 
 
 def sections(text: str, version: Version) -> list[Section]:
     """The sections of a transcript, as they are for that kubectl."""
-    found: list[Section] = []
+    parsed: list[Section] = []
     for line in _kept(text, version):
         if line.startswith("## "):
-            found.append(Section(line[3:], []))
+            parsed.append(Section(line[3:], []))
         elif line.startswith("$"):
             how, _, words = line[1:].partition(" ")
-            found[-1].rows.append(Row(how, words))
+            parsed[-1].rows.append(Command(how, words))
         elif line:
-            rows = found[-1].rows
+            rows = parsed[-1].rows
             rows[-1] = rows[-1].read(line)
-    return found
+    return parsed
 
 
 def _kept(text: str, version: Version) -> Iterator[str]:
@@ -136,28 +138,28 @@ class Terminal:
         """Run the rows. Returns a text for each that is not as it must be."""
         reported: list[str] = []
         with ExitStack() as end:
-            for row in section.rows:
-                reported += self._play(_of_project(row, project), end)
+            for command in section.rows:
+                reported += self._play(_of_project(command, project), end)
         return reported
 
-    def _play(self, row: Row, end: ExitStack) -> Iterator[str]:
-        if row.how == "start":
-            process = self._process(row, ".beside")
+    def _play(self, command: Command, end: ExitStack) -> Iterator[str]:
+        if command.how == "start":
+            process = self._process(command, ".beside")
             end.callback(_end, process)
             return
-        deadline = time.monotonic() + (0 if row.how == "" else SECONDS)
-        while not (came := self._seen(row)).is_as(row):
+        deadline = time.monotonic() + (0 if command.how == "" else SECONDS)
+        while not (came := self._seen(command)).is_as(command):
             if time.monotonic() >= deadline:
-                yield _told(row, came)
+                yield _told(command, came)
                 break
             time.sleep(0.05)
-        if row.how == "ended":
+        if command.how == "ended":
             end.close()
 
-    def _seen(self, row: Row) -> Came:
-        if row.how == "ended":
-            return Came(self._output(".beside"), "", row.code)
-        process, late = self._process(row, ""), ""
+    def _seen(self, command: Command) -> Came:
+        if command.how == "ended":
+            return Came(self._output(".beside"), "", command.code)
+        process, late = self._process(command, ""), ""
         try:
             process.wait(SECONDS)
         except subprocess.TimeoutExpired:
@@ -168,14 +170,14 @@ class Terminal:
     def _output(self, name: str) -> str:
         return (self.directory / f"output{name}").read_text()
 
-    def _process(self, row: Row, name: str) -> subprocess.Popen[bytes]:
-        words = shlex.split(row.words)
+    def _process(self, command: Command, name: str) -> subprocess.Popen[bytes]:
+        words = shlex.split(command.words)
         environment = {**os.environ, **self.environment}
         while _SETS.fullmatch(words[0]):
             variable, _, value = words.pop(0).partition("=")
             environment[variable] = value
         program = self.program if words[0] == "kubectl" else words[0]
-        (self.directory / "input").write_text("\n".join([*row.stdin, ""]))
+        (self.directory / "input").write_text("\n".join([*command.stdin, ""]))
         with (
             (self.directory / "input").open("rb") as stdin,
             (self.directory / f"output{name}").open("wb") as stdout,
@@ -199,22 +201,22 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _of_project(row: Row, project: str) -> Row:
+def _of_project(command: Command, project: str) -> Command:
     def own(lines: list[str]) -> list[str]:
         return [line.replace("PROJECT", project) for line in lines]
 
     return replace(
-        row,
-        words=row.words.replace("PROJECT", project),
-        stdin=own(row.stdin),
-        stdout=own(row.stdout),
-        stderr=own(row.stderr),
+        command,
+        words=command.words.replace("PROJECT", project),
+        stdin=own(command.stdin),
+        stdout=own(command.stdout),
+        stderr=own(command.stderr),
     )
 
 
-def _told(row: Row, came: Came) -> str:
-    wanted = [*row.stdout, *(f"! {line}" for line in row.stderr), f"= {row.code}"]
+def _told(command: Command, came: Came) -> str:
+    wanted = [*command.stdout, *(f"! {line}" for line in command.stderr), f"= {command.code}"]
     actual = [*came.stdout.splitlines(), *(f"! {line}" for line in came.stderr.splitlines()), f"= {came.code}"]
     return "\n".join(
-        [f"$ {row.words}", "  must come:", *(f"    {s}" for s in wanted), "  came:", *(f"    {s}" for s in actual)]
+        [f"$ {command.words}", "  must come:", *(f"    {s}" for s in wanted), "  came:", *(f"    {s}" for s in actual)]
     )

@@ -184,8 +184,13 @@ class WebService:
         """The ready ones: address by name of pod."""
         words = ("-n", SHOP, "get", "endpointslices", "-l", f"kubernetes.io/service-name={name}", "-o", "json")
         slices = json.loads(self.cluster.kubectl(*words).stdout)["items"]
-        rows = [row for one in slices for row in one["endpoints"] or () if row["conditions"]["ready"]]
-        return {row["targetRef"]["name"]: row["addresses"][0] for row in rows}
+        rows = [
+            endpoint
+            for endpoint_slice in slices
+            for endpoint in endpoint_slice["endpoints"] or ()
+            if endpoint["conditions"]["ready"]
+        ]
+        return {endpoint["targetRef"]["name"]: endpoint["addresses"][0] for endpoint in rows}
 
     def pods(self) -> set[str]:
         """The names of the web server's."""

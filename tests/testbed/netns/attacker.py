@@ -76,7 +76,9 @@ class Attacker:
             for attempt in service_attempts(layout, offers, source, self._dice, many):
                 senders[_sender(attempt)].append(attempt)
         for begin in range(0, max(map(len, senders.values())), BURST):
-            if not self._send([one for queue in senders.values() for one in queue[begin : begin + BURST]]):
+            if not self._send(
+                [next_attempt for queue in senders.values() for next_attempt in queue[begin : begin + BURST]]
+            ):
                 return
 
     def overruns(self) -> int:

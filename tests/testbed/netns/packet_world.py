@@ -42,32 +42,32 @@ class PacketWorld(NetnsCluster):
         """Create a project and wait for its VNID."""
         self.call_api(lambda client: client.create(Namespace(metadata=ObjectMeta(name=name))))
 
-    def add(self, place: PlannedPod) -> Attachment:
+    def add(self, planned_pod: PlannedPod) -> Attachment:
         """Make a pod: a namespace, attached through the node's socket."""
-        namespace = self.pod_namespace(place.name)
+        namespace = self.pod_namespace(planned_pod.name)
         if not Path(f"/run/netns/{namespace}").exists():
             run("ip", "netns", "add", namespace)
         request = AttachRequest(
-            sandbox=place.name,
+            sandbox=planned_pod.name,
             netns=f"/run/netns/{namespace}",
-            namespace=place.project,
-            name=place.name,
+            namespace=planned_pod.project,
+            name=planned_pod.name,
             runtime=NODE_AGENT,
         )
-        attachment = self.attach(place.node, request)
+        attachment = self.attach(planned_pod.node, request)
         address = IPv4Interface(attachment.ip).ip
-        self.pods[place.name] = RunningPod(place.name, place.project, place.node, address)
-        if place.name in self._wires:
-            self._wires[place.name].close()
-        self._wires[place.name] = RawSocket(namespace, "eth0")
+        self.pods[planned_pod.name] = RunningPod(planned_pod.name, planned_pod.project, planned_pod.node, address)
+        if planned_pod.name in self._wires:
+            self._wires[planned_pod.name].close()
+        self._wires[planned_pod.name] = RawSocket(namespace, "eth0")
         return attachment
 
-    def adopt(self, place: PlannedPod, pid: int, address: IPv4Address) -> None:
+    def adopt(self, planned_pod: PlannedPod, pid: int, address: IPv4Address) -> None:
         """Count a container, which Docker has connected itself, among the pods."""
-        namespace = self.pod_namespace(place.name)
+        namespace = self.pod_namespace(planned_pod.name)
         run("ip", "netns", "attach", namespace, str(pid))
-        self.pods[place.name] = RunningPod(place.name, place.project, place.node, address)
-        self._wires[place.name] = RawSocket(namespace, "eth0")
+        self.pods[planned_pod.name] = RunningPod(planned_pod.name, planned_pod.project, planned_pod.node, address)
+        self._wires[planned_pod.name] = RawSocket(namespace, "eth0")
 
     def attach(self, node: str, request: AttachRequest) -> Attachment:
         """Ask a node to attach a sandbox."""
@@ -140,9 +140,9 @@ class PacketWorld(NetnsCluster):
         sentry = next(name for name in admins if name != target)
         return self._arrived(self._wires[target], marker, lambda: self._greet(sentry, target))
 
-    def warm_up(self, one: str, other: str) -> None:
+    def warm_up(self, first: str, other: str) -> None:
         """The first packets between two nodes are lost while their switches look each other up."""
-        for source, target in ((one, other), (other, one)):
+        for source, target in ((first, other), (other, first)):
             marker = self._greet(source, target)
             self._arrived(self._wires[target], marker, lambda: self._greet(source, target))  # noqa: B023
 
@@ -163,7 +163,7 @@ class PacketWorld(NetnsCluster):
         frames: list[bytes] = []
         fences = [fence()]
         deadline = time.monotonic() + DEADLINE_SECONDS
-        while not any(one in frame for one in fences for frame in frames):
+        while not any(fence_marker in frame for fence_marker in fences for frame in frames):
             assert time.monotonic() < deadline, "the fence does not arrive: the network does not work at all"
             frames += wire.received()
             if int((deadline - time.monotonic()) * 20) % 20 == 0:
@@ -220,10 +220,10 @@ C = TypeVar("C", bound=PacketWorld)
 def start_world(cluster: C, places: tuple[PlannedPod, ...] = PODS) -> Iterator[C]:
     """A cluster with these pods and their projects, whose nodes have met; admin-a and admin-b are among them."""
     with cluster as running:
-        for project in dict.fromkeys(place.project for place in places if place.project != "default"):
+        for project in dict.fromkeys(planned_pod.project for planned_pod in places if planned_pod.project != "default"):
             running.add_project(project)
-        for place in places:
-            running.add(place)
+        for planned_pod in places:
+            running.add(planned_pod)
         running.warm_up("admin-a", "admin-b")
         yield running
 

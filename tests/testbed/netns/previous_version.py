@@ -107,8 +107,8 @@ def restore(cluster: PacketWorld) -> None:
     switch = str(cluster.nodes[NODE].ovs / "br0.mgmt")
     _ofctl("add-groups", switch, str(folder / "groups.txt"))
     _ofctl("replace-flows", switch, str(folder / "flows.txt"))
-    for row in (STATE / "tables.txt").read_text().splitlines():
-        number, name = row.split()
+    for line in (STATE / "tables.txt").read_text().splitlines():
+        number, name = line.split()
         cluster.vsctl(
             NODE,
             "--",
@@ -161,9 +161,9 @@ def remains(cluster: PacketWorld) -> list[str]:
 def table_names(cluster: PacketWorld) -> dict[int, str]:
     """Names of br0's tables by number."""
     numbers = cluster.vsctl(NODE, "get", "bridge", "br0", "flow_tables")
-    found = re.findall(r"(\d+)=([0-9a-f-]{36})", numbers)
+    pairs = re.findall(r"(\d+)=([0-9a-f-]{36})", numbers)
     return {
-        int(number): cluster.vsctl(NODE, "get", "Flow_Table", row, "name").strip().strip('"') for number, row in found
+        int(number): cluster.vsctl(NODE, "get", "Flow_Table", uuid, "name").strip().strip('"') for number, uuid in pairs
     }
 
 
@@ -183,16 +183,16 @@ def _ofctl(command: str, switch: str, *words: str) -> str:
 
 
 def _by_name(text: str, vnids: dict[int, str]) -> str:
-    return re.sub(r"(reg0=|set_field:)0x([0-9a-f]+)(?!\w)(?=,|->reg0| )", lambda found: _named(found, vnids), text)
+    return re.sub(r"(reg0=|set_field:)0x([0-9a-f]+)(?!\w)(?=,|->reg0| )", lambda match: _named(match, vnids), text)
 
 
-def _named(found: re.Match[str], vnids: dict[int, str]) -> str:
-    project = vnids.get(int(found[2], 16))
-    return f"{found[1]}VNID-{project}" if project is not None else found[0]
+def _named(match: re.Match[str], vnids: dict[int, str]) -> str:
+    project = vnids.get(int(match[2], 16))
+    return f"{match[1]}VNID-{project}" if project is not None else match[0]
 
 
 def _by_number(text: str, vnids: dict[str, int]) -> str:
-    return re.sub(r"VNID-(\w+)", lambda found: hex(vnids[found[1]]), text)
+    return re.sub(r"VNID-(\w+)", lambda match: hex(vnids[match[1]]), text)
 
 
 if __name__ == "__main__":

@@ -147,9 +147,9 @@ def wait_for_answer(namespace: str, address: object, port: int, protocol: str = 
             return call(namespace, address, port, protocol, 0.5)
         return None
 
-    found = wait_until(answer, f"an answer from {address}:{port}")
-    assert found is not None
-    return found
+    reply = wait_until(answer, f"an answer from {address}:{port}")
+    assert reply is not None
+    return reply
 
 
 PORT = 80
@@ -189,9 +189,9 @@ class OfferedServices:
     def in_force(self, node: str, vnids: Mapping[str, int]) -> bool:
         """Return whether exactly the clients with these VNIDs may use each service, and get its backend."""
         actual: dict[str, set[tuple[int | None, str]]] = {}
-        for row in filter(None, map(_ROW.search, self._cluster.flows(node))):
-            led = _BACKEND.search(row[3])
-            actual.setdefault(row[2], set()).add((int(row[1], 0) if row[1] else None, led[1] if led else ""))
+        for match in filter(None, map(_ROW.search, self._cluster.flows(node))):
+            led = _BACKEND.search(match[3])
+            actual.setdefault(match[2], set()).add((int(match[1], 0) if match[1] else None, led[1] if led else ""))
         return all(actual.get(str(offer.fronts["cluster IP"][0])) == self._wanted(offer, vnids) for offer in self.all)
 
     def _wanted(self, offer: OfferedService, vnids: Mapping[str, int]) -> set[tuple[int | None, str]]:

@@ -25,10 +25,10 @@ def assign_vnids(
     Other projects keep theirs. When this returns, all switches have the flows of these VNIDs, also those of services.
     """
     vnids = cluster.call_api(lambda client: _request(client, numbers))
-    for one, number in numbers.items():
+    for project, number in numbers.items():
         for other in numbers:
-            assert (vnids[one] == vnids[other]) == (number == numbers[other]), f"{one} and {other}: {vnids}"
-        assert (vnids[one] == 0) == (number == 0), f"{one}: {vnids}"
+            assert (vnids[project] == vnids[other]) == (number == numbers[other]), f"{project} and {other}: {vnids}"
+        assert (vnids[project] == 0) == (number == 0), f"{project}: {vnids}"
     for name in cluster.nodes:
         pods = (pod for pod in cluster.pods.values() if pod.node == name)
         wanted = {str(pod.address): vnids[pod.project] for pod in pods}
@@ -55,8 +55,8 @@ async def _request(client: Client, numbers: Mapping[str, int]) -> dict[str, int]
         await asyncio.gather(*(_annotate(client, name, request) for name, request in requests.items()))
     while True:
         net_namespaces = (await client.list(NetNamespace)).items
-        if not any(CHANGE_NETWORK_ANNOTATION in item.metadata.annotations for item in net_namespaces):
-            return {item.netname: item.netid for item in net_namespaces}
+        if not any(CHANGE_NETWORK_ANNOTATION in net_namespace.metadata.annotations for net_namespace in net_namespaces):
+            return {net_namespace.netname: net_namespace.netid for net_namespace in net_namespaces}
         await asyncio.sleep(POLL_SECONDS)
 
 

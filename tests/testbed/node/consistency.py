@@ -42,7 +42,7 @@ def wait_until_consistent(node: DisturbedNode, seconds: float = DEADLINE_SECONDS
 def inconsistencies(node: DisturbedNode) -> list[str]:
     """A sentence for each; all of them at one moment, so that some may be passing."""
     pods = {_uid(pod): pod for pod in node.read("/api/v1/pods")["items"]}
-    containers = [_Container.of(row) for row in _inspected(node)]
+    containers = [_Container.of(document) for document in _inspected(node)]
     return [
         *(
             words
@@ -84,11 +84,17 @@ class _Container:
     log: str
 
     @classmethod
-    def of(cls, row: dict[str, Any]) -> _Container:
-        labels, state = row["Config"]["Labels"] or {}, row["State"]
+    def of(cls, document: dict[str, Any]) -> _Container:
+        labels, state = document["Config"]["Labels"] or {}, document["State"]
         count = int(labels.get(COUNT, "0"))
         return cls(
-            row["Id"], labels.get(UID, ""), labels.get(NAME, ""), state["Running"], count, state["Pid"], row["LogPath"]
+            document["Id"],
+            labels.get(UID, ""),
+            labels.get(NAME, ""),
+            state["Running"],
+            count,
+            state["Pid"],
+            document["LogPath"],
         )
 
 
@@ -107,25 +113,30 @@ def _of_pod(pod: dict[str, Any], containers: list[_Container]) -> Iterator[str]:
     if status.get("phase") in FINAL:
         yield from (f"pod {name} has ended, and {container.name} runs" for container in running)
         return
-    wished = ["POD", *(one["name"] for one in spec["containers"])]
+    wished = ["POD", *(container["name"] for container in spec["containers"])]
     there = sorted(container.name for container in running)
     if there != sorted(wished):
         yield f"pod {name} runs {there}, {sorted(wished)} was wished"
-    ready = [row["status"] for row in status.get("conditions", []) if row["type"] == "Ready"]
+    ready = [condition["status"] for condition in status.get("conditions", []) if condition["type"] == "Ready"]
     if status.get("phase") != "Running" or ready != ["True"]:
         yield f"pod {name} is told to be {status.get('phase')}, ready {ready}"
-    for row in status.get("containerStatuses", []):
-        reported = (row.get("containerID", ""), row["restartCount"], "running" in row["state"], row["ready"])
+    for container_status in status.get("containerStatuses", []):
+        reported = (
+            container_status.get("containerID", ""),
+            container_status["restartCount"],
+            "running" in container_status["state"],
+            container_status["ready"],
+        )
         held = [
             (f"docker://{container.id}", container.restarts, True, True)
             for container in running
-            if container.name == row["name"]
+            if container.name == container_status["name"]
         ]
         if held != [reported]:
-            yield f"container {row['name']} of {name} is told to be {reported}, Docker has {held}"
-    for row in status.get("initContainerStatuses", []):
-        if row["state"].get("terminated", {}).get("exitCode") != 0:
-            yield f"init container {row['name']} of {name} is told to be {row['state']}"
+            yield f"container {container_status['name']} of {name} is told to be {reported}, Docker has {held}"
+    for container_status in status.get("initContainerStatuses", []):
+        if container_status["state"].get("terminated", {}).get("exitCode") != 0:
+            yield f"init container {container_status['name']} of {name} is told to be {container_status['state']}"
 
 
 def _of_runs(node: DisturbedNode, pods: dict[str, dict[str, Any]]) -> Iterator[str]:

@@ -228,7 +228,7 @@ def running_containers(node: DisturbedNode) -> dict[str, str]:
     """Id of every container that runs → when it was started."""
     identities = node.docker("ps", "-q", "--no-trunc").split()
     rows = node.docker("inspect", "-f", "{{.Id}} {{.State.StartedAt}}", *identities).splitlines()
-    return dict(row.split() for row in rows)
+    return dict(line.split() for line in rows)
 
 
 def restart_count(node: DisturbedNode, name: str) -> int:

@@ -20,6 +20,6 @@ class FakeEventRecorder(EventRecorder):
     def node_event(self, reason: str, message: str) -> None:
         self.events.append((reason, message, ""))
 
-    def event(self, item: ObjectReference, reason: str, message: str) -> None:
-        self.objects.append(item)
+    def event(self, reference: ObjectReference, reason: str, message: str) -> None:
+        self.objects.append(reference)
         self.events.append((reason, message, ""))

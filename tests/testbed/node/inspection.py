@@ -57,7 +57,9 @@ def container_status(node: SingleNode, name: str, container: str = "main") -> di
     """Return the status of a pod's container, empty if there is none."""
     status = node.status(name)
     rows = [*status.get("containerStatuses", []), *status.get("initContainerStatuses", [])]
-    actual: dict[str, Any] = next((row for row in rows if row["name"] == container), {})
+    actual: dict[str, Any] = next(
+        (status_of_container for status_of_container in rows if status_of_container["name"] == container), {}
+    )
     return actual
 
 

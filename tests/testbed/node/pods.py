@@ -30,7 +30,7 @@ class NodePods:
 
     def rows(self, pod: str, kind: str = "containerStatuses") -> dict[str, dict[str, Any]]:
         """Return the statuses of a pod's containers by name."""
-        return {row["name"]: row for row in self.status(pod).get(kind, [])}
+        return {status["name"]: status for status in self.status(pod).get(kind, [])}
 
     def row(self, pod: str) -> dict[str, Any]:
         """Return the status of a pod's first container, with an empty state if there is none."""
@@ -41,8 +41,8 @@ class NodePods:
 
         def message() -> str:
             rows = self.rows(pod)
-            row = rows.get(container, {"state": {}}) if container else self.row(pod)
-            waiting = row["state"].get("waiting", {})
+            status = rows.get(container, {"state": {}}) if container else self.row(pod)
+            waiting = status["state"].get("waiting", {})
             return str(waiting.get("message", "") or " ") if waiting.get("reason") == reason else ""
 
         return wait_until(message, f"{pod} waits: {reason}")
@@ -55,15 +55,15 @@ class NodePods:
         for pod in pods:
             wait_until(lambda pod=pod: self.status(pod).get("phase") == phase, f"{pod} is {phase}")  # type: ignore[misc]
 
-    def until_told(self, pod: str, *told: tuple[str, str, str]) -> None:
+    def until_told(self, pod: str, *expected: tuple[str, str, str]) -> None:
         """Wait for events of a pod: (type, reason, beginning of the message)."""
 
-        def is_told(row: tuple[str, str, str]) -> bool:
+        def is_told(event: tuple[str, str, str]) -> bool:
             actual = self.told(pod)
-            return any((kind, why) == row[:2] and words.startswith(row[2]) for kind, why, words, _ in actual)
+            return any((kind, why) == event[:2] and words.startswith(event[2]) for kind, why, words, _ in actual)
 
-        for row in told:
-            wait_until(lambda row=row: is_told(row), f"{row} is told of {pod}")  # type: ignore[misc]
+        for event in expected:
+            wait_until(lambda event=event: is_told(event), f"{event} is told of {pod}")  # type: ignore[misc]
 
     def told(self, pod: str) -> list[tuple[str, str, str, str]]:
         """Return the events of a pod: type, reason, message, part of the pod."""
@@ -83,8 +83,8 @@ class NodePods:
 
     def inside(self, pod: str, command: str, container: str = "") -> str:
         """Run a line of shell in a container and return its output."""
-        row = self.rows(pod)[container] if container else self.row(pod)
-        return self.node.docker("exec", row["containerID"].removeprefix("docker://"), "sh", "-c", command)
+        status = self.rows(pod)[container] if container else self.row(pod)
+        return self.node.docker("exec", status["containerID"].removeprefix("docker://"), "sh", "-c", command)
 
     @contextmanager
     def only(self) -> Iterator[None]:

@@ -184,7 +184,7 @@ class SingleNode:
         uid = self.read_pod(pod)["metadata"]["uid"] if pod else ""
         pods = self.state / "pods"
         walked = os.walk(self.root / "logs")  # A file that is deleted meanwhile is not left.
-        links = [Path(place, name) for place, folders, files in walked for name in (*folders, *files)]
+        links = [Path(directory, name) for directory, folders, files in walked for name in (*folders, *files)]
         links = [path for path in links if path.is_symlink() or path.is_dir()]
         folders = {self.root / "logs" / "pods", self.root / "logs" / "containers"}
         actual = {

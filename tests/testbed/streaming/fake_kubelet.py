@@ -194,7 +194,7 @@ class ProxyTestbed:
     async def pod(self, name: str, *containers: str, node: str = NODE, ip: str = "", **spec: Any) -> None:
         """A pod on the node, or on none."""
         whole: dict[str, Any] = {
-            "containers": [{"name": one, "image": "image"} for one in containers or ("main",)],
+            "containers": [{"name": container_name, "image": "image"} for container_name in containers or ("main",)],
             **({"nodeName": node} if node else {"schedulerName": "nobody"}),
             **spec,
         }
@@ -247,10 +247,10 @@ def _connected(server: ApiServer) -> int:
 def own_address() -> str:
     """An address of this machine that is not its loopback's."""
     actual = [
-        one.address
+        net_address.address
         for net_if_addr in psutil.net_if_addrs().values()
-        for one in net_if_addr
-        if one.family == socket.AF_INET
+        for net_address in net_if_addr
+        if net_address.family == socket.AF_INET
     ]
     return next(address for address in actual if not address.startswith("127."))
 

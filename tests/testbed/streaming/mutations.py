@@ -106,11 +106,11 @@ def mutated(dice: random.Random, conversation: Conversation, other: Conversation
     head = _flipped(dice, conversation.head) if dice.random() < 0.03 else conversation.head
     pieces = conversation.encoded(frames)
     if pieces and dice.random() < 0.25:
-        place = dice.randrange(len(pieces))
-        pieces[place] = _flipped(dice, pieces[place])
+        index = dice.randrange(len(pieces))
+        pieces[index] = _flipped(dice, pieces[index])
     if pieces and dice.random() < 0.25:
-        place = dice.randrange(len(pieces))
-        pieces[place:] = [pieces[place][: dice.randrange(len(pieces[place]) + 1)]]
+        index = dice.randrange(len(pieces))
+        pieces[index:] = [pieces[index][: dice.randrange(len(pieces[index]) + 1)]]
     if dice.random() < 0.3:
         pieces = [b"".join(pieces)]
     elif dice.random() < 0.3:
@@ -125,23 +125,23 @@ def mutated(dice: random.Random, conversation: Conversation, other: Conversation
 def _change(dice: random.Random, frames: list[bytes], other: Conversation) -> None:
     if not frames:
         return
-    place, target = dice.randrange(len(frames)), dice.randrange(len(frames))
-    frame = frames[place]
+    index, target = dice.randrange(len(frames)), dice.randrange(len(frames))
+    frame = frames[index]
     match dice.randrange(9):
         case 0 | 1:
-            frames[place] = _flipped(dice, frame)
+            frames[index] = _flipped(dice, frame)
         case 2:
-            frames[place] = frame[: dice.randrange(len(frame) + 1)]
+            frames[index] = frame[: dice.randrange(len(frame) + 1)]
         case 3:
             frames.insert(target, frame)
         case 4:
-            del frames[place]
+            del frames[index]
         case 5:
-            frames[place], frames[target] = frames[target], frame
+            frames[index], frames[target] = frames[target], frame
         case 6:
-            frames.insert(place, dice.randbytes(dice.choice((1, 2, 8, 40, 5000))))
+            frames.insert(index, dice.randbytes(dice.choice((1, 2, 8, 40, 5000))))
         case 7:
-            frames[place] = frame + dice.randbytes(dice.choice((1, 4, 100)))
+            frames[index] = frame + dice.randbytes(dice.choice((1, 4, 100)))
         case _:
             _interleave(dice, frames, other)
 

@@ -33,11 +33,11 @@ TALK = b"a line\nanother line\n" + bytes(range(256)) * 8
 async def recording(url: str, name: str) -> AsyncIterator[str]:
     """The address of a relay; what an upgraded connection carried is written down at the end."""
     host, _, port = url.removeprefix("http://").rpartition(":")
-    kept: list[list[bytes]] = []
+    recorded: list[list[bytes]] = []
 
     async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         chunks: list[bytes] = []
-        kept.append(chunks)
+        recorded.append(chunks)
         there, back = await asyncio.open_connection(host, int(port))
 
         async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter, keep: bool) -> None:
@@ -56,7 +56,7 @@ async def recording(url: str, name: str) -> AsyncIterator[str]:
     server = await asyncio.start_server(relay, "127.0.0.1", 0)
     async with server:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    [chunks] = [chunks for chunks in kept if b"upgrade" in b"".join(chunks)[:4096].lower()]
+    [chunks] = [chunks for chunks in recorded if b"upgrade" in b"".join(chunks)[:4096].lower()]
     start = _start_of_upgrade(b"".join(chunks))
     actual = json.dumps([base64.b64encode(chunk).decode() for chunk in _without(chunks, start)], indent=0)
     (FOLDER / f"{name}.json").write_text(actual + "\n")

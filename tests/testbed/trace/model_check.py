@@ -47,10 +47,10 @@ def load(plan: GeneratedCluster, switches: dict[str, DummySwitch], compiled: Com
     }
     pods: dict[str, RunningPod] = {}
     ports: dict[str, int] = {}
-    for number, place in enumerate(plan.places):
-        address = nodes[place.node].subnet.network_address + 2 + number
-        pods[place.name] = RunningPod(place.name, place.project, place.node, address)
-        ports[place.name] = FIRST_POD_OFPORT + number
+    for number, planned_pod in enumerate(plan.places):
+        address = nodes[planned_pod.node].subnet.network_address + 2 + number
+        pods[planned_pod.name] = RunningPod(planned_pod.name, planned_pod.project, planned_pod.node, address)
+        ports[planned_pod.name] = FIRST_POD_OFPORT + number
     networks = networks_of(nodes, pods, ports, vnids)
     for name, network in networks.items():
         switches[name].replace(compiled(network))

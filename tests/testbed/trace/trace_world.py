@@ -113,10 +113,10 @@ def build(multitenant: bool) -> tuple[dict[str, NodeNetwork], dict[str, int], di
         for number, name in enumerate(NODES)
     }
     pods, ports = {}, {}
-    for number, place in enumerate(PODS):
-        address = nodes[place.node].subnet.network_address + 2 + number
-        pods[place.name] = RunningPod(place.name, place.project, place.node, address)
-        ports[place.name] = 16 + number
+    for number, planned_pod in enumerate(PODS):
+        address = nodes[planned_pod.node].subnet.network_address + 2 + number
+        pods[planned_pod.name] = RunningPod(planned_pod.name, planned_pod.project, planned_pod.node, address)
+        ports[planned_pod.name] = 16 + number
     networks = networks_of(nodes, pods, ports, vnids)
     return networks, vnids, pods, ports
 

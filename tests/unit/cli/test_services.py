@@ -20,11 +20,11 @@ def test_service_port_is_printed_with_all_its_fields() -> None:
         external_endpoints=(),
         affinity_seconds=30,
     )
-    head, row = text(ServicesResult(ports=(port,)), all_endpoints=False).splitlines()
+    head, line = text(ServicesResult(ports=(port,)), all_endpoints=False).splitlines()
     assert head.split() == ["SERVICE", "PORT", "VNID", "FRONTENDS", "ENDPOINTS", "NOTES"]
-    assert "red/web  http 80/TCP  10    172.30.0.7:80 192.0.2.1:80 *:30080  " in row
-    assert f"{' '.join(FIVE[:4])} and 1 more" in row
-    assert row.endswith("a client keeps its endpoint for 30 s; for external clients none: this node has no endpoint")
+    assert "red/web  http 80/TCP  10    172.30.0.7:80 192.0.2.1:80 *:30080  " in line
+    assert f"{' '.join(FIVE[:4])} and 1 more" in line
+    assert line.endswith("a client keeps its endpoint for 30 s; for external clients none: this node has no endpoint")
     assert FIVE[4] in text(ServicesResult(ports=(port,)), all_endpoints=True)
 
 

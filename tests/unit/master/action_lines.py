@@ -39,7 +39,7 @@ def lines(outcomes: Iterable[object]) -> list[str]:
 def _line(outcome: Any) -> str:
     if isinstance(outcome, Warn):
         return f"! {outcome.about}: {outcome.text}"
-    item = outcome.object
+    obj = outcome.object
     sign = {Create: "+", Update: "~", ForceDelete: "-", Delete: "end"}[type(outcome)]
-    values = {"HostSubnet": ("subnet", "host_ip"), "NetNamespace": ("netid",), "Cursor": ("next",)}.get(item.KIND, ())
-    return " ".join([sign, item.KIND, item.metadata.name, *(str(getattr(item, name)) for name in values)])
+    values = {"HostSubnet": ("subnet", "host_ip"), "NetNamespace": ("netid",), "Cursor": ("next",)}.get(obj.KIND, ())
+    return " ".join([sign, obj.KIND, obj.metadata.name, *(str(getattr(obj, name)) for name in values)])

@@ -76,6 +76,6 @@ def subnet(name: str, network: str, ip: str = "10.245.2.3", uid: str | None = No
 
 def service(name: str = "web", **spec: Any) -> Service:
     document = {"metadata": {"name": name, "namespace": "red"}, "spec": {"ports": [{"port": 80}], **spec}}
-    item, problems, _ = decode(Service, document)
-    assert item is not None, problems
-    return default(item)
+    result, problems, _ = decode(Service, document)
+    assert result is not None, problems
+    return default(result)

@@ -86,9 +86,9 @@ class Rights:
 RESERVED = ReservedNames((IPv4Network("10.128.0.0/14"), IPv4Network("172.30.0.0/16")), "10.0.0.7", frozenset(("head",)))
 
 
-def why(item: CertificateSigningRequest, nodes: Iterable[Node] = (), *held: tuple[str, str]) -> str:
+def why(csr: CertificateSigningRequest, nodes: Iterable[Node] = (), *held: tuple[str, str]) -> str:
     """Why it waits for somebody; empty if it does not."""
-    (actual,) = certificates.approve_requests([item], list(nodes), RESERVED, Rights(frozenset(held)), NOW)
+    (actual,) = certificates.approve_requests([csr], list(nodes), RESERVED, Rights(frozenset(held)), NOW)
     if isinstance(actual, Warn):
         assert "kubectl certificate approve x" in actual.text
         return actual.text
@@ -96,8 +96,8 @@ def why(item: CertificateSigningRequest, nodes: Iterable[Node] = (), *held: tupl
     return ""
 
 
-def approved(item: CertificateSigningRequest, nodes: Iterable[Node] = (), *held: tuple[str, str]) -> bool:
-    return not why(item, nodes, *held)
+def approved(csr: CertificateSigningRequest, nodes: Iterable[Node] = (), *held: tuple[str, str]) -> bool:
+    return not why(csr, nodes, *held)
 
 
 def serving(
@@ -116,11 +116,11 @@ def request_in(change: Update | Failed) -> CertificateSigningRequest:
     return change.object
 
 
-def decided(item: CertificateSigningRequest, *kinds: str, at: datetime.datetime = NOW) -> CertificateSigningRequest:
+def decided(csr: CertificateSigningRequest, *kinds: str, at: datetime.datetime = NOW) -> CertificateSigningRequest:
     certificate_signing_request_conditions = tuple(
         CertificateSigningRequestCondition(type=kind, status="True", last_update_time=format_time(at)) for kind in kinds
     )
-    return replace(item, status=CertificateSigningRequestStatus(conditions=certificate_signing_request_conditions))
+    return replace(csr, status=CertificateSigningRequestStatus(conditions=certificate_signing_request_conditions))
 
 
 def pem_of(rows: Sequence[x509.RelativeDistinguishedName], *places: x509.GeneralName) -> bytes:

@@ -36,33 +36,33 @@ class Simulation:
         self._uids = itertools.count(1)
 
     def all(self, kind: str) -> list[Any]:
-        return [item for (name, _), item in sorted(self.objects.items()) if name == kind]
+        return [obj for (name, _), obj in sorted(self.objects.items()) if name == kind]
 
     def pods(self) -> list[Pod]:
         return self.all("Pod")
 
-    def put(self, item: Object) -> Any:
+    def put(self, obj: Object) -> Any:
         """Create an object as the API server does, and return it."""
-        number, meta = next(self._uids), item.metadata
+        number, meta = next(self._uids), obj.metadata
         name = meta.name or f"{meta.generate_name}{number:05d}"
         begun = {"generation": 1, "resource_version": "1", "creation_timestamp": format_time(self.now)}
         meta = replace(meta, name=name, uid=f"uid-{number}", **begun)
-        resource = BY_KIND[item.KIND]
-        created = resource.prepare_for_create(replace(default(item, resource.rules), metadata=meta))
-        assert (item.KIND, name) not in self.objects
-        self.objects[(item.KIND, name)] = created
+        resource = BY_KIND[obj.KIND]
+        created = resource.prepare_for_create(replace(default(obj, resource.rules), metadata=meta))
+        assert (obj.KIND, name) not in self.objects
+        self.objects[(obj.KIND, name)] = created
         return created
 
-    def change(self, item: Any) -> None:
+    def change(self, obj: Any) -> None:
         """Update an object as a client does. A change of the spec increments its generation."""
-        before = self.objects[(item.KIND, item.metadata.name)]
-        generation = before.metadata.generation + (item.spec != before.spec)
-        self.objects[(item.KIND, item.metadata.name)] = replace(
-            item, metadata=replace(item.metadata, generation=generation)
+        before = self.objects[(obj.KIND, obj.metadata.name)]
+        generation = before.metadata.generation + (obj.spec != before.spec)
+        self.objects[(obj.KIND, obj.metadata.name)] = replace(
+            obj, metadata=replace(obj.metadata, generation=generation)
         )
 
-    def remove(self, item: Any) -> None:
-        del self.objects[(item.KIND, item.metadata.name)]
+    def remove(self, obj: Any) -> None:
+        del self.objects[(obj.KIND, obj.metadata.name)]
 
     def apply(self, writes: Iterable[Any]) -> bool:
         """Apply the actions of a controller. Return whether there was one."""
@@ -80,20 +80,20 @@ class Simulation:
                 self.remove(write.object)
         return bool(writes)
 
-    def delete(self, item: Any, grace: int | None = None, policy: str = "") -> None:
+    def delete(self, obj: Any, grace: int | None = None, policy: str = "") -> None:
         """Delete an object as a client does: a pod with a node, and an object with finalizers, are only marked."""
-        node = Node() if item.KIND == "Pod" and item.spec.node_name else None
+        node = Node() if obj.KIND == "Pod" and obj.spec.node_name else None
         options = request.DeleteOptions(grace_period_seconds=grace, propagation_policy=policy)
-        left = strategy.prepare_delete(BY_KIND[item.KIND], item, options, self.now, node)
+        left = strategy.prepare_delete(BY_KIND[obj.KIND], obj, options, self.now, node)
         if left is None:
-            self.remove(item)
+            self.remove(obj)
         else:
             self._keep(left)
 
-    def _keep(self, item: Any) -> None:
-        key = (item.KIND, item.metadata.name)
-        self.objects[key] = item
-        if strategy.is_deletable(BY_KIND[item.KIND], item):
+    def _keep(self, obj: Any) -> None:
+        key = (obj.KIND, obj.metadata.name)
+        self.objects[key] = obj
+        if strategy.is_deletable(BY_KIND[obj.KIND], obj):
             del self.objects[key]
 
     def step(self) -> bool:
@@ -152,7 +152,7 @@ def run_garbage_collector(world: Simulation) -> Iterable[Any]:
     return garbage_collector.reconcile(
         list(world.objects.values()),
         lambda reference, _: reference.kind in BY_KIND,
-        lambda item, reference: events.invalid_owner_namespace(item, reference, world.now),
+        lambda obj, reference: events.invalid_owner_namespace(obj, reference, world.now),
     )
 
 

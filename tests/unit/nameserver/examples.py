@@ -29,9 +29,9 @@ def service(namespace: str, name: str, spec: str) -> Service:
 
 def slice_of(service: str, namespace: str, *endpoints: Endpoint, ports: str = "[]", number: int = 1) -> EndpointSlice:
     """`ports` is JSON."""
-    item = msgspec.json.decode(f'{{"addressType": "IPv4", "ports": {ports}}}', type=EndpointSlice)
+    endpoint_slice = msgspec.json.decode(f'{{"addressType": "IPv4", "ports": {ports}}}', type=EndpointSlice)
     meta = ObjectMeta(namespace=namespace, name=f"{service}-{number}", labels={SERVICE_LABEL: service})
-    return msgspec.structs.replace(item, metadata=meta, endpoints=endpoints)
+    return msgspec.structs.replace(endpoint_slice, metadata=meta, endpoints=endpoints)
 
 
 def endpoint(address: str, **more: object) -> Endpoint:
@@ -53,10 +53,10 @@ def question(name: str, kind: str = "A") -> Question:
 
 def answer_text(known: ClusterZone, name: str, kind: str = "A", vnid: int = 0) -> tuple[str, list[str]]:
     """The code, and the answer's rows as text: `cluster.local. 5 IN A 10.128.0.2`."""
-    asked = question(name, kind)
-    actual = known.resolve(asked, vnid)
+    query = question(name, kind)
+    actual = known.resolve(query, vnid)
     assert not isinstance(actual, Delegation), f"{name} is not ours"
-    message = dns.message.from_wire(b"\0\0" + encode(asked, actual, MAX_TCP_BYTES).joined())
+    message = dns.message.from_wire(b"\0\0" + encode(query, actual, MAX_TCP_BYTES).joined())
     rows = [line for rrset in message.answer for line in rrset.to_text().splitlines()]
     return dns.rcode.to_text(message.rcode()), rows
 
@@ -74,4 +74,4 @@ NOTHING: list[str] = []
 
 def addresses(directory: ServiceStore, name: str, vnid: int = 0) -> list[str]:
     code, rows = answer_text(names(directory), name, vnid=vnid)
-    return [code, *sorted(row.split()[-1] for row in rows)]
+    return [code, *sorted(line.split()[-1] for line in rows)]

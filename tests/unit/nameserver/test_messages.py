@@ -29,18 +29,18 @@ def spoiled(packet: bytes, dice: random.Random) -> bytes:
     """Bytes changed, cut, doubled, appended, or names that point at themselves."""
     spoilt = bytearray(packet)
     for _ in range(dice.randrange(1, 5)):
-        place = dice.randrange(len(spoilt)) if spoilt else 0
+        index = dice.randrange(len(spoilt)) if spoilt else 0
         match dice.randrange(6):
             case 0:
-                spoilt[place : place + 1] = dice.randbytes(1)
+                spoilt[index : index + 1] = dice.randbytes(1)
             case 1:
-                del spoilt[place:]
+                del spoilt[index:]
             case 2:
-                spoilt[place:place] = dice.randbytes(dice.choice([1, 2, 60]))
+                spoilt[index:index] = dice.randbytes(dice.choice([1, 2, 60]))
             case 3:
                 spoilt += dice.choice([packet, packet[12:], dice.randbytes(20)])
             case 4:
-                spoilt[place : place + 2] = bytes((0xC0 | dice.randrange(4), dice.choice([12, place & 0xFF, 255])))
+                spoilt[index : index + 2] = bytes((0xC0 | dice.randrange(4), dice.choice([12, index & 0xFF, 255])))
             case 5:
                 spoilt[4:12] = dice.randbytes(8) if dice.random() < 0.5 else spoilt[4:12]
     return bytes(spoilt)

@@ -34,9 +34,9 @@ def test_resolv_conf_omits_the_servers_own_addresses(tmp_path: Path) -> None:
 def test_changed_resolv_conf_is_read_again_and_a_missing_one_means_no_upstream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = ResolvConf(tmp_path / "resolv.conf")
-    assert found() == ()
-    found.path.write_text("nameserver 192.0.2.1\n")
-    assert found() == (), "it is not looked for with every question"
+    config = ResolvConf(tmp_path / "resolv.conf")
+    assert config() == ()
+    config.path.write_text("nameserver 192.0.2.1\n")
+    assert config() == (), "it is not looked for with every question"
     monkeypatch.setattr(resolv_conf, "READ_INTERVAL_SECONDS", 0)
-    assert found() == (Upstream("192.0.2.1"),)
+    assert config() == (Upstream("192.0.2.1"),)

@@ -38,7 +38,7 @@ def test_external_name_does_not_resolve_into_another_project(directory: ServiceS
     spy = service("blue", "spy", '{"type": "ExternalName", "externalName": "web.red.svc.cluster.local"}')
     directory.put_service(("blue", "spy"), spy)
     code, rows = answer_text(names(directory), "spy.blue.svc.cluster.local", vnid=11)
-    assert (code, [row.split()[3] for row in rows]) == ("NXDOMAIN", ["CNAME"])
+    assert (code, [line.split()[3] for line in rows]) == ("NXDOMAIN", ["CNAME"])
 
 
 def test_names_of_global_projects_are_known_to_all(directory: ServiceStore) -> None:
@@ -80,4 +80,4 @@ def test_srv_answer_contains_as_many_records_as_a_message_holds() -> None:
     assert len(every.targets) == MAX_TARGETS
     records = lookup(("_p1000", "_tcp", "big", "red", "svc"), known, lambda _: True)
     assert records is not None
-    assert [place.address for place in records.targets] == list(every.addresses)
+    assert [target.address for target in records.targets] == list(every.addresses)

@@ -88,5 +88,5 @@ def test_service_named_like_a_wildcard_takes_precedence(directory: ServiceStore)
     ],
 )
 def test_name_has_records_of_the_queried_type(directory: ServiceStore, name: str, kind: str, wanted: list[str]) -> None:
-    rows = [row.split(" ", 4)[4] for row in answer_text(names(directory), name, kind)[1]]
+    rows = [line.split(" ", 4)[4] for line in answer_text(names(directory), name, kind)[1]]
     assert sorted(rows) == wanted

@@ -39,30 +39,30 @@ class ObjectServer:
         finally:
             await runner.cleanup()
 
-    def put(self, item: Object) -> None:
+    def put(self, obj: Object) -> None:
         """Create an object, or replace the one of the same name."""
         self._revision += 1
-        item = replace(item, metadata=replace(item.metadata, resource_version=str(self._revision)))
-        self._objects[self._path_and_name(item)] = item
-        self._notify_watches("MODIFIED", item)
+        obj = replace(obj, metadata=replace(obj.metadata, resource_version=str(self._revision)))
+        self._objects[self._path_and_name(obj)] = obj
+        self._notify_watches("MODIFIED", obj)
 
-    def delete(self, item: Object) -> None:
+    def delete(self, obj: Object) -> None:
         """Delete an object."""
         self._revision += 1
-        deleted = self._objects.pop(self._path_and_name(item))
+        deleted = self._objects.pop(self._path_and_name(obj))
         self._notify_watches(
             "DELETED", replace(deleted, metadata=replace(deleted.metadata, resource_version=str(self._revision)))
         )
 
-    def _path_and_name(self, item: Object) -> tuple[str, str]:
-        meta, plural = item.metadata, f"{item.KIND.lower()}s"
+    def _path_and_name(self, obj: Object) -> tuple[str, str]:
+        meta, plural = obj.metadata, f"{obj.KIND.lower()}s"
         return f"/api/v1/namespaces/{meta.namespace}/{plural}" if meta.namespace else f"/api/v1/{plural}", meta.name
 
-    def _notify_watches(self, event_type: str, item: Object) -> None:
-        path, name = self._path_and_name(item)
+    def _notify_watches(self, event_type: str, obj: Object) -> None:
+        path, name = self._path_and_name(obj)
         for selector, queue in self._watches:
             if selector == f"{path}?metadata.name={name}":
-                queue.put_nowait(msgspec.json.encode({"type": event_type, "object": item}) + b"\n")
+                queue.put_nowait(msgspec.json.encode({"type": event_type, "object": obj}) + b"\n")
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
         if self.refusal:
@@ -71,8 +71,8 @@ class ObjectServer:
         selector = request.query.get("fieldSelector", "")
         if "watch" in request.query:
             return await self._watch(request, f"{request.path}?{selector}")
-        item = self._objects.get((request.path, selector.removeprefix("metadata.name=")))
-        items = [] if item is None else [msgspec.to_builtins(item)]
+        obj = self._objects.get((request.path, selector.removeprefix("metadata.name=")))
+        items = [] if obj is None else [msgspec.to_builtins(obj)]
         head = {"kind": "List", "apiVersion": "v1", "metadata": {"resourceVersion": str(self._revision)}}
         return web.json_response(head | {"items": items})
 

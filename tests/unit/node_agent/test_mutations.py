@@ -105,8 +105,8 @@ NASTY_TEXT = [
 def paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     found_paths = [path]
     rows = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, item in rows:
-        found_paths += paths(item, (*path, key))
+    for key, text in rows:
+        found_paths += paths(text, (*path, key))
     return found_paths
 
 

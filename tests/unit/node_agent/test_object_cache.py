@@ -63,8 +63,8 @@ async def node() -> AsyncIterator[Node]:
             tasks.append(asyncio.create_task(work))
             return tasks[-1]
 
-        one = Node(server, ObjectCache(client, spawn, lambda uid: one.woken.append(uid)))
-        yield one
+        host = Node(server, ObjectCache(client, spawn, lambda uid: host.woken.append(uid)))
+        yield host
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -12,7 +12,7 @@ maps = st.dictionaries(st.integers(0, 9), st.integers(0, 3))
 
 @given(maps, maps)
 def test_changes_turn_observed_into_desired(desired: dict[int, int], observed: dict[int, int]) -> None:
-    found = changes(desired, observed)
-    after = {key: value for key, value in observed.items() if key not in found.remove}
-    assert after | found.add | found.change == desired
-    assert bool(found) == (desired != observed)
+    actual = changes(desired, observed)
+    after = {key: value for key, value in observed.items() if key not in actual.remove}
+    assert after | actual.add | actual.change == desired
+    assert bool(actual) == (desired != observed)

@@ -141,7 +141,7 @@ NET_NAMESPACES = st.lists(
         st.integers(0, 3),
         st.sampled_from(("", "", "a", "b")),
     ),
-    unique_by=lambda item: item.metadata.name,
+    unique_by=lambda candidate: candidate.metadata.name,
 )
 SUBNETS = st.lists(
     st.builds(
@@ -151,7 +151,7 @@ SUBNETS = st.lists(
         st.sampled_from(("10.245.2.4", "10.245.2.5", "10.245.2.6")),
         st.integers(0, 3),
     ),
-    unique_by=lambda item: item.metadata.name,
+    unique_by=lambda host_subnet: host_subnet.metadata.name,
 )
 
 
@@ -161,13 +161,18 @@ def test_accepted_network_objects_never_conflict(net_namespaces: list[NetNamespa
     for host_subnet, other in combinations(snapshot.host_subnets, 2):
         assert not IPv4Network(host_subnet.subnet).overlaps(IPv4Network(other.subnet))
         assert host_subnet.host_ip != other.host_ip
-    for mine, theirs in combinations([item for item in snapshot.net_namespaces if item.netid], 2):
+    for mine, theirs in combinations([candidate for candidate in snapshot.net_namespaces if candidate.netid], 2):
         if mine.netid == theirs.netid:
-            owners = {item.metadata.annotations.get(JOINED_ANNOTATION, item.metadata.name) for item in (mine, theirs)}
+            owners = {
+                candidate.metadata.annotations.get(JOINED_ANNOTATION, candidate.metadata.name)
+                for candidate in (mine, theirs)
+            }
             assert len(owners) == 1
     if subnets:
         assert snapshot.host_subnets, "somebody has it"
-    assert {item.netid for item in net_namespaces} == {item.netid for item in snapshot.net_namespaces}
+    assert {candidate.netid for candidate in net_namespaces} == {
+        candidate.netid for candidate in snapshot.net_namespaces
+    }
 
 
 @given(net_namespaces=NET_NAMESPACES, subnets=SUBNETS)
@@ -193,5 +198,8 @@ def test_vnid_has_multicast_when_all_its_projects_enable_it() -> None:
         net_namespace("d", 12, "yes"),
         net_namespace("e", 13, "true"),
     )
-    assert multicast_vnids({item.netname: item.netid for item in net_namespaces}, net_namespaces) == {10, 13}
+    assert multicast_vnids({candidate.netname: candidate.netid for candidate in net_namespaces}, net_namespaces) == {
+        10,
+        13,
+    }
     assert multicast_vnids(None, net_namespaces) == frozenset()

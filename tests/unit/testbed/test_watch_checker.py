@@ -109,66 +109,66 @@ Spoil = Callable[[random.Random, list[Seen]], list[Seen]]
 
 
 def _events(seen: list[Seen], *types: str) -> list[int]:
-    return [place for place, one in enumerate(seen) if one.type in (types or ("ADDED", "MODIFIED", "DELETED"))]
+    return [index for index, event in enumerate(seen) if event.type in (types or ("ADDED", "MODIFIED", "DELETED"))]
 
 
 def _lost(dice: random.Random, seen: list[Seen]) -> list[Seen]:
-    place = dice.choice(_events(seen))
-    return seen[:place] + seen[place + 1 :]
+    index = dice.choice(_events(seen))
+    return seen[:index] + seen[index + 1 :]
 
 
 def _doubled(dice: random.Random, seen: list[Seen]) -> list[Seen]:
-    place = dice.choice(_events(seen))
-    return seen[: place + 1] + seen[place:]
+    index = dice.choice(_events(seen))
+    return seen[: index + 1] + seen[index:]
 
 
 def _swapped(dice: random.Random, seen: list[Seen]) -> list[Seen]:
     places = _events(seen)
     index = dice.randrange(len(places) - 1)
-    one, other = places[index], places[index + 1]
+    first, other = places[index], places[index + 1]
     spoiled = list(seen)
-    spoiled[one], spoiled[other] = seen[other], seen[one]
+    spoiled[first], spoiled[other] = seen[other], seen[first]
     return spoiled
 
 
 def _changed(dice: random.Random, seen: list[Seen], *types: str, **fields: Any) -> list[Seen]:
-    place = dice.choice(_events(seen, *types))
-    return [*seen[:place], seen[place]._replace(**fields), *seen[place + 1 :]]
+    index = dice.choice(_events(seen, *types))
+    return [*seen[:index], seen[index]._replace(**fields), *seen[index + 1 :]]
 
 
 def _wrong_revision(dice: random.Random, seen: list[Seen]) -> list[Seen]:
-    place = dice.choice(_events(seen))
-    return [*seen[:place], seen[place]._replace(revision=seen[place].revision - 1), *seen[place + 1 :]]
+    index = dice.choice(_events(seen))
+    return [*seen[:index], seen[index]._replace(revision=seen[index].revision - 1), *seen[index + 1 :]]
 
 
 def _old_revision_of_a_removal(dice: random.Random, seen: list[Seen]) -> list[Seen]:
-    place = dice.choice(_events(seen, "DELETED"))
-    return [*seen[:place], seen[place]._replace(revision=seen[place].revision - 3), *seen[place + 1 :]]
+    index = dice.choice(_events(seen, "DELETED"))
+    return [*seen[:index], seen[index]._replace(revision=seen[index].revision - 3), *seen[index + 1 :]]
 
 
 def _stale(dice: random.Random, seen: list[Seen]) -> list[Seen]:
-    places = [place for place in _events(seen) if (state := seen[place].state) is not None and state.step > 0]
-    place = dice.choice(places)
-    state = seen[place].state
+    places = [index for index in _events(seen) if (state := seen[index].state) is not None and state.step > 0]
+    index = dice.choice(places)
+    state = seen[index].state
     assert state is not None
-    old = seen[place]._replace(state=state._replace(step=state.step - 1))
-    return [*seen[:place], old, *seen[place + 1 :]]
+    old = seen[index]._replace(state=state._replace(step=state.step - 1))
+    return [*seen[:index], old, *seen[index + 1 :]]
 
 
 def _invented(dice: random.Random, seen: list[Seen]) -> list[Seen]:
-    place = dice.randrange(len(seen))
-    extra = Seen("ADDED", seen[place].revision, "one/ghost", State("ghost", 0, "nobody", "red"))
-    return [*seen[:place], extra, *seen[place:]]
+    index = dice.randrange(len(seen))
+    extra = Seen("ADDED", seen[index].revision, "one/ghost", State("ghost", 0, "nobody", "red"))
+    return [*seen[:index], extra, *seen[index:]]
 
 
 def _bookmark_ahead(dice: random.Random, seen: list[Seen]) -> list[Seen]:
-    place = dice.choice(_events(seen))
-    return [*seen[:place], Seen(BOOKMARK, seen[place].revision), *seen[place:]]
+    index = dice.choice(_events(seen))
+    return [*seen[:index], Seen(BOOKMARK, seen[index].revision), *seen[index:]]
 
 
 def _bookmark_behind(dice: random.Random, seen: list[Seen]) -> list[Seen]:
-    place = dice.choice(_events(seen))
-    return [*seen[: place + 1], Seen(BOOKMARK, seen[place].revision - 1), *seen[place + 1 :]]
+    index = dice.choice(_events(seen))
+    return [*seen[: index + 1], Seen(BOOKMARK, seen[index].revision - 1), *seen[index + 1 :]]
 
 
 def _entering_as_a_change(dice: random.Random, seen: list[Seen]) -> list[Seen]:
@@ -201,18 +201,18 @@ def test_watch_checker_finds_an_error_of_one_watch(spoil: Spoil, selection: Sele
     for seed in SEEDS:
         dice, true = random.Random(seed), _evidence(seed)
         candidates = [
-            place
-            for place, session in enumerate(true.sessions)
+            index
+            for index, session in enumerate(true.sessions)
             if session.selection == selection
             and len(_events(list(session.seen))) > 1
             and _events(list(session.seen), "ADDED")
             and _events(list(session.seen), "DELETED")
             and any(seen.state is not None and seen.state.step > 0 for seen in session.seen)
         ]
-        for place in candidates[:1]:
-            session = true.sessions[place]
+        for index in candidates[:1]:
+            session = true.sessions[index]
             wrong = session._replace(seen=tuple(spoil(dice, list(session.seen))))
-            sessions = [*true.sessions[:place], wrong, *true.sessions[place + 1 :]]
+            sessions = [*true.sessions[:index], wrong, *true.sessions[index + 1 :]]
             assert find_violations(replace(true, sessions=sessions)), f"seed {seed}"
             spoiled += 1
     assert spoiled > 3
@@ -262,16 +262,16 @@ def test_watch_checker_finds_a_write_acknowledged_twice(seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_watch_checker_finds_a_wrong_list(seed: int) -> None:
     dice, true = random.Random(seed), _evidence(seed)
-    place, snapshot = next((p, one) for p, one in enumerate(true.snapshots) if one.items)
-    item = dice.choice(sorted(snapshot.items))
-    others = snapshot.items - {item}
+    index, snapshot = next((p, candidate) for p, candidate in enumerate(true.snapshots) if candidate.items)
+    listed = dice.choice(sorted(snapshot.items))
+    others = snapshot.items - {listed}
     for items in (
         others,
-        others | {item._replace(revision=item.revision - 1)},
-        others | {item._replace(state=item.state._replace(by="another"))},
-        snapshot.items | {item._replace(name=f"{item.name}-ghost")},
+        others | {listed._replace(revision=listed.revision - 1)},
+        others | {listed._replace(state=listed.state._replace(by="another"))},
+        snapshot.items | {listed._replace(name=f"{listed.name}-ghost")},
     ):
-        wrong = [*true.snapshots[:place], snapshot._replace(items=items), *true.snapshots[place + 1 :]]
+        wrong = [*true.snapshots[:index], snapshot._replace(items=items), *true.snapshots[index + 1 :]]
         assert find_violations(replace(true, snapshots=wrong))
 
 

@@ -145,7 +145,7 @@ async def test_informer_filters_locally_when_the_server_rejects_its_field_select
         client,
         Namespace,
         field_selector="spec.nodeName=mine",
-        accepts=lambda item: item.metadata.name.startswith("mine") and not item.metadata.labels,
+        accepts=lambda candidate: candidate.metadata.name.startswith("mine") and not candidate.metadata.labels,
     )
     task = asyncio.create_task(mirror.run())
     async with asyncio.timeout(10):

@@ -74,9 +74,9 @@ def test_secret_type_requires_its_keys(kind: str, data: dict[str, str], wrong: l
 
 def test_secret_string_data_is_stored_as_data() -> None:
     written = Secret(metadata=ObjectMeta(name="x"), data={"a": b"old", "b": b"2"}, string_data={"a": "new"})
-    kept = default(written)
-    assert (kept.data, kept.string_data, kept.type) == ({"a": b"new", "b": b"2"}, {}, "Opaque")
-    assert default(kept) == kept
+    defaulted = default(written)
+    assert (defaulted.data, defaulted.string_data, defaulted.type) == ({"a": b"new", "b": b"2"}, {}, "Opaque")
+    assert default(defaulted) == defaulted
 
 
 def test_immutable_config_map_and_secret_cannot_change() -> None:

@@ -35,7 +35,7 @@ def test_label_selector_matches_labels(selector: str, matches: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("selector", "told"),
+    ("selector", "message"),
     [
         ("a=b=c", "found '=', expected: ',' or 'end of string'"),
         ("a in", "unable to parse requirement: found '' expected: '('"),
@@ -54,10 +54,10 @@ def test_label_selector_matches_labels(selector: str, matches: bool) -> None:
         ("/a", 'unable to parse requirement: <nil>: Invalid value: "/a": prefix part must be non-empty'),
     ],
 )
-def test_invalid_label_selector_is_rejected(selector: str, told: str) -> None:
+def test_invalid_label_selector_is_rejected(selector: str, message: str) -> None:
     with pytest.raises(BadSelector) as caught:
         parse_label_selector(selector)
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 def test_label_selector_compares_numbers() -> None:

@@ -55,7 +55,7 @@ def test_node_addresses_are_validated(kind: str, address: str, *, refused: bool)
 
 def test_pod_addresses_are_validated() -> None:
     def found(first: str, *more: str) -> list[str]:
-        status = PodStatus(pod_ip=first, pod_ips=tuple(PodIP(ip=one) for one in more))
+        status = PodStatus(pod_ip=first, pod_ips=tuple(PodIP(ip=address) for address in more))
         paths = [problem.path for problem in RULES[Pod].validate(Pod(metadata=ObjectMeta(name="p"), status=status))]
         return [path for path in paths if path.startswith("status")]
 

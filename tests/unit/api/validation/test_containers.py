@@ -110,7 +110,7 @@ def test_probe_host_is_accepted_for_host_network_pods_only() -> None:
     tcp = {"livenessProbe": {"tcpSocket": {"port": 1, "host": "10.0.0.1"}}}
     hook = {"lifecycle": {"preStop": {"httpGet": {"port": 1, "host": "10.0.0.1"}}}}
     assert told({**tcp, **hook}, hostNetwork=True) == []
-    assert [one.partition(":")[0] for one in told({**tcp, **hook})] == [
+    assert [message.partition(":")[0] for message in told({**tcp, **hook})] == [
         "livenessProbe.tcpSocket.host",
         "lifecycle.preStop.httpGet.host",
     ]

@@ -22,12 +22,12 @@ def terms(*rows: dict[str, Any]) -> dict[str, Any]:
     return {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
 
 
-def expression(**row: Any) -> dict[str, Any]:
-    return terms({"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"], **row}]})
+def expression(**fields: Any) -> dict[str, Any]:
+    return terms({"matchExpressions": [{"key": "disk", "operator": "In", "values": ["ssd"], **fields}]})
 
 
-def field(**row: Any) -> dict[str, Any]:
-    return terms({}, {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"], **row}]})
+def field(**fields: Any) -> dict[str, Any]:
+    return terms({}, {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"], **fields}]})
 
 
 @pytest.mark.parametrize(
@@ -86,8 +86,8 @@ EVEN: dict[str, Any] = {**ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedul
 )
 def test_pod_affinity_is_validated(half: str, term: dict[str, Any], path: str) -> None:
     weighted = {"weight": 1, "podAffinityTerm": term}
-    for how, row, inside in ((REQUIRED, term, ""), (PREFERRED, weighted, ".podAffinityTerm")):
-        problems = [error.path for error in decode(Pod, pod(affinity={half: {how: [row]}}))[1]]
+    for how, fields, inside in ((REQUIRED, term, ""), (PREFERRED, weighted, ".podAffinityTerm")):
+        problems = [error.path for error in decode(Pod, pod(affinity={half: {how: [fields]}}))[1]]
         assert len(problems) == bool(path)
         assert not path or problems[0].startswith(f"spec.affinity.{half}.{how}[0]{inside}{path}")
     light = decode(Pod, pod(affinity={half: {PREFERRED: [{**weighted, "weight": 0}]}}))[1]

@@ -305,7 +305,7 @@ def test_bandwidth_annotation_has_a_range(text: str, good: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "found"),
+    ("fields", "expected_paths"),
     [
         ({}, []),
         ({"protocol": "arp", "vlan": 7, "sourceMac": "0a:58:0a:80:00:02"}, []),
@@ -325,7 +325,7 @@ def test_bandwidth_annotation_has_a_range(text: str, good: bool) -> None:
         ({"fragment": "last"}, ["spec.trace.fragment"]),
     ],
 )
-def test_invalid_trace_packet_is_rejected_by_path(fields: dict[str, Any], found: list[str]) -> None:
+def test_invalid_trace_packet_is_rejected_by_path(fields: dict[str, Any], expected_paths: list[str]) -> None:
     requested = {"enters": "pod", "sender": "10.128.0.2", "source": "10.128.0.2", "target": "10.128.2.3"} | fields
     document = {"metadata": {"name": "q"}, "spec": {"nodeName": "n", "trace": requested}}
-    assert paths(document, NodeQuery) == found
+    assert paths(document, NodeQuery) == expected_paths

@@ -24,8 +24,8 @@ def paths(document: dict[str, Any]) -> list[str]:
 FIELD = {"path": "f", "fieldRef": {"fieldPath": "metadata.name"}}
 
 
-def downward(**item: Any) -> dict[str, Any]:
-    return {"downwardAPI": {"items": [{"path": "f", **item}]}}
+def downward(**fields: Any) -> dict[str, Any]:
+    return {"downwardAPI": {"items": [{"path": "f", **fields}]}}
 
 
 def projected(*sources: dict[str, Any], **rest: Any) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def test_explanation_for_an_external_client_depends_on_endpoints_of_other_nodes(
 
 
 @pytest.mark.parametrize(
-    ("target", "asked", "why"),
+    ("target", "trace_request", "why"),
     [
         ("172.30.0.77", ASKED, "172.30.0.77 is a service address, and no service has it"),
         ("blue/web", structs.replace(ASKED, port=81), "node-1 serves no port 81/TCP of blue/web"),
@@ -123,10 +123,10 @@ def test_explanation_for_an_external_client_depends_on_endpoints_of_other_nodes(
         ),
     ],
 )
-def test_explanation_states_why_a_frontend_is_not_served(target: str, asked: TraceRequest, why: str) -> None:
+def test_explanation_states_why_a_frontend_is_not_served(target: str, trace_request: TraceRequest, why: str) -> None:
     end = MAP.find_host(target)
     assert end is not None
-    hop = Hop("node-1", asked, TraceResult((TraceStep("classifier"), TraceStep("service_lb")), vnid=10))
+    hop = Hop("node-1", trace_request, TraceResult((TraceStep("classifier"), TraceStep("service_lb")), vnid=10))
     assert explain(RED, end, [hop], MAP) == f"dropped because {why}"
 
 

@@ -15,21 +15,23 @@ from master.resources.scheme import BY_KIND
 def decoded(kind: type[Any], **document: Any) -> Any:
     rules = BY_KIND[kind.KIND].rules
     metadata = {"name": "x", "namespace": "red", **document.pop("metadata", {})}
-    item, problems, _ = decode(kind, {"metadata": metadata, **document}, rules)
-    assert item is not None, problems
-    return default(item, rules)
+    obj, problems, _ = decode(kind, {"metadata": metadata, **document}, rules)
+    assert obj is not None, problems
+    return default(obj, rules)
 
 
 def pod(*resources: dict[str, Any], init: tuple[dict[str, Any], ...] = (), **spec: Any) -> Pod:
     def containers(prefix: str, rows: tuple[dict[str, Any], ...]) -> list[dict[str, Any]]:
-        return [{"name": f"{prefix}{n}", "image": "i:1", "resources": row} for n, row in enumerate(rows)]
+        return [
+            {"name": f"{prefix}{n}", "image": "i:1", "resources": requirements} for n, requirements in enumerate(rows)
+        ]
 
     rows = {"containers": containers("c", resources or ({},)), "initContainers": containers("i", init)}
-    found: Pod = decoded(Pod, spec={**rows, **spec})
-    return found
+    result: Pod = decoded(Pod, spec={**rows, **spec})
+    return result
 
 
 def quota(hard: dict[str, Any], used: dict[str, Any] | None = None, name: str = "q", **spec: Any) -> ResourceQuota:
-    item: ResourceQuota = decoded(ResourceQuota, metadata={"name": name}, spec={"hard": hard, **spec})
-    status = ResourceQuotaStatus(hard=item.spec.hard, used=used) if used is not None else ResourceQuotaStatus()
-    return replace(item, status=status)
+    result: ResourceQuota = decoded(ResourceQuota, metadata={"name": name}, spec={"hard": hard, **spec})
+    status = ResourceQuotaStatus(hard=result.spec.hard, used=used) if used is not None else ResourceQuotaStatus()
+    return replace(result, status=status)

@@ -20,7 +20,7 @@ ALSO_NEW = a_class("also-new", "true", "2026-02-01T00:00:00Z")
 
 
 @pytest.mark.parametrize(
-    ("classes", "found"),
+    ("classes", "wanted"),
     [
         ([], None),
         ([a_class("a"), a_class("b", "false")], None),
@@ -29,13 +29,13 @@ ALSO_NEW = a_class("also-new", "true", "2026-02-01T00:00:00Z")
         ([NEW, OLD, ALSO_NEW], "also-new"),
     ],
 )
-def test_ingress_gets_the_newest_default_class(classes: list[IngressClass], found: str | None) -> None:
-    assert apply_default_class(Ingress(metadata=meta("web")), classes).spec.ingress_class_name == found
+def test_ingress_gets_the_newest_default_class(classes: list[IngressClass], wanted: str | None) -> None:
+    assert apply_default_class(Ingress(metadata=meta("web")), classes).spec.ingress_class_name == wanted
 
 
 def test_ingress_keeps_its_named_class() -> None:
-    for item in (
+    for ingress in (
         Ingress(metadata=meta("web"), spec=IngressSpec(ingress_class_name="mine")),
         Ingress(metadata=meta("web", annotations={CLASS_ANNOTATION: "mine"})),
     ):
-        assert apply_default_class(item, [NEW]) is item
+        assert apply_default_class(ingress, [NEW]) is ingress

@@ -25,9 +25,9 @@ RESERVED = {IPv4Network("10.128.0.0/14"): "in the cluster network 10.128.0.0/14"
 
 def service(name: str = "web", created: str = "2026-01-01T00:00:00Z", **spec: Any) -> Service:
     document = {"metadata": {"name": name, "namespace": "red"}, "spec": {"ports": [{"port": 80}], **spec}}
-    item, problems_, _ = decode(Service, document)
-    assert item is not None, problems_
-    return default(replace(item, metadata=meta(name, namespace="red", creation_timestamp=created)))
+    result, problems_, _ = decode(Service, document)
+    assert result is not None, problems_
+    return default(replace(result, metadata=meta(name, namespace="red", creation_timestamp=created)))
 
 
 def at(*addresses: str, name: str = "web", **spec: Any) -> Service:
@@ -81,9 +81,9 @@ def test_services_may_share_an_external_ip_at_different_ports() -> None:
 TINY = IPv4Network("172.29.0.0/29")
 
 
-def with_ingress_ip(item: Service, address: str) -> Service:
+def with_ingress_ip(obj: Service, address: str) -> Service:
     load_balancer_ingress = LoadBalancerIngress(ip=address, ip_mode="VIP")
-    return replace(item, status=ServiceStatus(LoadBalancerStatus((load_balancer_ingress,))))
+    return replace(obj, status=ServiceStatus(LoadBalancerStatus((load_balancer_ingress,))))
 
 
 def addresses(services: list[Service], start: int = 0, network: IPv4Network | None = TINY) -> dict[str, str]:
@@ -102,8 +102,8 @@ def balanced(name: str = "web", **rest: Any) -> Service:
 def test_load_balancer_service_gets_an_ingress_ip() -> None:
     services = [balanced("a"), balanced("b"), service("c"), balanced("d", loadBalancerClass="example.org/own")]
     assert addresses(services) == {"a": "172.29.0.1", "b": "172.29.0.2"}
-    kept = [with_ingress_ip(services[0], "172.29.0.1"), with_ingress_ip(services[1], "172.29.0.2")]
-    assert lines(ingress_ips.reconcile(TINY, kept, cursor(2))) == []
+    assigned = [with_ingress_ip(services[0], "172.29.0.1"), with_ingress_ip(services[1], "172.29.0.2")]
+    assert lines(ingress_ips.reconcile(TINY, assigned, cursor(2))) == []
 
 
 def test_freed_ingress_ip_is_not_reused_at_once_and_one_may_be_requested() -> None:
@@ -128,7 +128,7 @@ def test_service_without_an_ingress_ip_gets_an_event() -> None:
     services = [balanced(f"s{number}") for number in range(7)]
     assert len(set(addresses(services).values())) == 6
     actual = ingress_ips.reconcile(TINY, services, cursor(0))
-    assert [one.about for one in actual if isinstance(one, Warn)] == ["service red/s6"]
+    assert [warning.about for warning in actual if isinstance(warning, Warn)] == ["service red/s6"]
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

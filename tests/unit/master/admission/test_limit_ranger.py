@@ -21,9 +21,9 @@ def bounds(*rows: dict[str, Any]) -> LimitRange:
     return limit_range
 
 
-def refusal(item: Any, *limit_ranges: LimitRange) -> str:
+def refusal(obj: Any, *limit_ranges: LimitRange) -> str:
     with pytest.raises(StatusError) as refused:
-        limit_ranger.check_limit_ranges(BY_KIND[item.KIND], item, limit_ranges)
+        limit_ranger.check_limit_ranges(BY_KIND[obj.KIND], obj, limit_ranges)
     assert refused.value.status.code == 403
     return refused.value.status.message.partition(" is forbidden: ")[2]
 
@@ -45,15 +45,15 @@ def test_limit_range_sets_missing_resources_and_annotates_the_pod() -> None:
     limit_range = bounds(
         {"type": "Container", "default": {"cpu": "1", "memory": "1Gi"}, "defaultRequest": {"cpu": "100m"}}
     )
-    item = limit_ranger.apply_limit_range(pod({}, {"limits": {"cpu": "2"}}, init=({},)), [limit_range])
-    assert [container.resources.limits for container in item.spec.containers] == [
+    completed = limit_ranger.apply_limit_range(pod({}, {"limits": {"cpu": "2"}}, init=({},)), [limit_range])
+    assert [container.resources.limits for container in completed.spec.containers] == [
         {"cpu": "1", "memory": "1Gi"}, {"cpu": "2", "memory": "1Gi"},
     ]  # fmt: skip
-    assert [container.resources.requests for container in item.spec.containers] == [
+    assert [container.resources.requests for container in completed.spec.containers] == [
         {"cpu": "100m", "memory": "1Gi"}, {"cpu": "2", "memory": "1Gi"},
     ]  # fmt: skip
-    assert item.spec.init_containers[0].resources.limits == {"cpu": "1", "memory": "1Gi"}
-    assert item.metadata.annotations[limit_ranger.LIMIT_RANGER_ANNOTATION] == (
+    assert completed.spec.init_containers[0].resources.limits == {"cpu": "1", "memory": "1Gi"}
+    assert completed.metadata.annotations[limit_ranger.LIMIT_RANGER_ANNOTATION] == (
         "LimitRanger plugin set: cpu, memory request for container c0; cpu, memory limit for container c0; "
         "memory request for container c1; memory limit for container c1; "
         "cpu, memory request for init container i0; cpu, memory limit for init container i0"
@@ -86,18 +86,18 @@ REFUSED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("row", "item", "why"), REFUSED, ids=[why for *_, why in REFUSED])
-def test_limit_range_rejections_have_the_reference_messages(row: dict[str, Any], item: Pod, why: str) -> None:
-    assert refusal(item, bounds(row)) == why
+@pytest.mark.parametrize(("limit", "obj", "why"), REFUSED, ids=[why for *_, why in REFUSED])
+def test_limit_range_rejections_have_the_reference_messages(limit: dict[str, Any], obj: Pod, why: str) -> None:
+    assert refusal(obj, bounds(limit)) == why
 
 
 @pytest.mark.parametrize(
-    "row",
+    "limit",
     [{"type": "Container", "max": {"cpu": "2"}, "min": {"cpu": "500m"}, "maxLimitRequestRatio": {"cpu": "4"}},
      {"type": "Pod", "max": {"cpu": "2"}}, {"type": "PersistentVolumeClaim", "max": {"storage": "1"}}],
 )  # fmt: skip
-def test_pod_within_limit_range_is_admitted(row: dict[str, Any]) -> None:
-    limit_ranger.check_limit_ranges(BY_KIND["Pod"], pod(CPU), [bounds(row)])
+def test_pod_within_limit_range_is_admitted(limit: dict[str, Any]) -> None:
+    limit_ranger.check_limit_ranges(BY_KIND["Pod"], pod(CPU), [bounds(limit)])
 
 
 def test_limit_range_applies_to_claims() -> None:
@@ -128,9 +128,9 @@ WRONG = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("row", "path", "why"), WRONG)
-def test_invalid_limit_range_is_rejected(row: dict[str, Any], path: str, why: str) -> None:
-    document = {"metadata": {"name": "l", "namespace": "red"}, "spec": {"limits": [row]}}
+@pytest.mark.parametrize(("limit", "path", "why"), WRONG)
+def test_invalid_limit_range_is_rejected(limit: dict[str, Any], path: str, why: str) -> None:
+    document = {"metadata": {"name": "l", "namespace": "red"}, "spec": {"limits": [limit]}}
     _, problems, _ = decode(LimitRange, document, LIMIT_RANGES.rules)
     assert any(problem.path == f"spec.limits[0].{path}" and why in problem.detail for problem in problems), problems
 

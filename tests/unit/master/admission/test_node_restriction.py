@@ -131,7 +131,7 @@ class Objects:
 
 
 def denial(
-    item: Any,
+    obj: Any,
     operation: Operation = Operation.CREATE,
     grace: int | None = None,
     node_uid: str = "u1",
@@ -139,15 +139,15 @@ def denial(
 ) -> str:
     request = AdmissionRequest(
         operation=operation,
-        resource=BY_KIND[item.KIND],
+        resource=BY_KIND[obj.KIND],
         now=NOW,
         random_suffix=lambda: "bcdfg",
-        old=item if operation is not Operation.CREATE else None,
+        old=obj if operation is not Operation.CREATE else None,
         requester=requester,
         grace_period_seconds=grace,
     )
     try:
-        NodeRestriction().validate(request, item, cast("Transaction", Objects(node_uid)))
+        NodeRestriction().validate(request, obj, cast("Transaction", Objects(node_uid)))
     except StatusError as error:
         return error.status.message if error.status.code == 403 else f"code {error.status.code}"
     return ""
@@ -162,16 +162,16 @@ def event(host: str) -> Event:
 
 
 @pytest.mark.parametrize(
-    "item",
+    "obj",
     [named(Node, "n1"), named(Lease, "n1", "kube-node-lease"), named(CSINode, "n1"), event("n1"), MIRROR],
-    ids=lambda item: item.KIND,
+    ids=lambda obj: obj.KIND,
 )
-def test_a_node_creates_its_own_objects(item: Any) -> None:
-    assert denial(item) == ""
+def test_a_node_creates_its_own_objects(obj: Any) -> None:
+    assert denial(obj) == ""
 
 
 @pytest.mark.parametrize(
-    ("item", "reason"),
+    ("obj", "reason"),
     [
         (named(Node, "n2"), "node n1 may not write the Node 'n2'"),
         (named(Lease, "n2", "kube-node-lease"), "node n1 may not read or renew the lease 'n2'"),
@@ -183,11 +183,11 @@ def test_a_node_creates_its_own_objects(item: Any) -> None:
     ],
     ids=str,
 )
-def test_a_node_does_not_create_objects_of_others(item: Any, reason: str) -> None:
-    message = denial(item)
+def test_a_node_does_not_create_objects_of_others(obj: Any, reason: str) -> None:
+    message = denial(obj)
     assert message.endswith(reason)
     assert 'User "system:node:n1" cannot create resource' in message
-    assert denial(item, requester=None) == ""
+    assert denial(obj, requester=None) == ""
 
 
 @pytest.mark.parametrize("node_uid", ["u2", ""])

@@ -56,8 +56,8 @@ def test_quota_sum_has_the_format_of_its_first_nonzero_term() -> None:
     assert str(Amount.parse("1G").add(Amount.parse("1Gi"))) == str(10**9 + 2**30)
 
 
-def shown(item: Object) -> dict[str, str]:
-    return {name: str(amount) for name, amount in resource_quota.usage(BY_KIND[item.KIND], item, NOW).items()}
+def shown(obj: Object) -> dict[str, str]:
+    return {name: str(amount) for name, amount in resource_quota.usage(BY_KIND[obj.KIND], obj, NOW).items()}
 
 
 PODS = [
@@ -73,20 +73,20 @@ PODS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("item", "wanted"), PODS)
-def test_quota_usage_of_pods(item: Pod, wanted: dict[str, str]) -> None:
-    assert wanted.items() <= shown(item).items()
+@pytest.mark.parametrize(("obj", "wanted"), PODS)
+def test_quota_usage_of_pods(obj: Pod, wanted: dict[str, str]) -> None:
+    assert wanted.items() <= shown(obj).items()
 
 
 def test_terminated_pod_uses_object_count_quota_only() -> None:
-    item = pod({"requests": {"cpu": "1"}})
-    status, meta = item.status, item.metadata
+    obj = pod({"requests": {"cpu": "1"}})
+    status, meta = obj.status, obj.metadata
     for phase in ("Succeeded", "Failed"):
-        assert shown(replace(item, status=replace(status, phase=phase))) == {"count/pods": "1"}
+        assert shown(replace(obj, status=replace(status, phase=phase))) == {"count/pods": "1"}
     leaving = replace(meta, deletion_timestamp="2026-01-01T12:00:00Z", deletion_grace_period_seconds=30)
-    assert shown(replace(item, metadata=leaving))["cpu"] == "1"
+    assert shown(replace(obj, metadata=leaving))["cpu"] == "1"
     late = replace(leaving, deletion_timestamp="2026-01-01T11:59:00Z")
-    assert shown(replace(item, metadata=late)) == {"count/pods": "1"}
+    assert shown(replace(obj, metadata=late)) == {"count/pods": "1"}
 
 
 def test_quota_usage_of_services_and_claims() -> None:
@@ -108,10 +108,10 @@ def test_quota_usage_of_services_and_claims() -> None:
 
 @pytest.mark.parametrize("resource", resource_quota.COUNTED_KINDS, ids=lambda resource: resource.kind)
 def test_object_count_quota_charges_only_its_resource(resource: Any) -> None:
-    item = resource.type()
+    obj = resource.type()
     if resource.kind in ("Pod", "Service", "PersistentVolumeClaim"):
         return
-    actual = resource_quota.usage(resource, item, NOW)
+    actual = resource_quota.usage(resource, obj, NOW)
     assert resource_quota.count_resource(resource) in actual
     assert all(resource_quota.is_counted_by(resource, name) for name in actual)
 
@@ -130,9 +130,9 @@ SCOPES = [
      pod(affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
          {"topologyKey": "zone", "namespaces": ["blue"]}]}}), SILENT),
     *(
-        ({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", **row}]}}, pod(priorityClassName=good),
-         pod(priorityClassName=bad))
-        for row, good, bad in (
+        ({"scopeSelector": {"matchExpressions": [{"scopeName": "PriorityClass", **requirement}]}},
+         pod(priorityClassName=good), pod(priorityClassName=bad))
+        for requirement, good, bad in (
             ({"operator": "In", "values": ["high", "higher"]}, "high", "low"),
             ({"operator": "NotIn", "values": ["high"]}, "low", "high"),
             ({"operator": "Exists"}, "low", ""),
@@ -144,10 +144,10 @@ SCOPES = [
 
 @pytest.mark.parametrize(("spec", "inside", "outside"), SCOPES)
 def test_quota_scopes_match_pods(spec: dict[str, Any], inside: Pod, outside: Pod) -> None:
-    item = quota({"pods": "1"}, **spec)
-    assert resource_quota.matches_scopes(item, inside)
-    assert not resource_quota.matches_scopes(item, outside)
-    assert not resource_quota.matches_scopes(item, decoded(Service, spec={"ports": [{"port": 80}]}))
+    obj = quota({"pods": "1"}, **spec)
+    assert resource_quota.matches_scopes(obj, inside)
+    assert not resource_quota.matches_scopes(obj, outside)
+    assert not resource_quota.matches_scopes(obj, decoded(Service, spec={"ports": [{"port": 80}]}))
 
 
 # --- charging ---------------------------------------------------------------------------------------------------------
@@ -157,13 +157,13 @@ def nothing(resource: GroupResource, namespace: str) -> list[Any]:
     return []
 
 
-def charge(item: Any, *found: ResourceQuota, old: Any = None, there: Any = nothing) -> list[ResourceQuota]:
-    return resource_quota.charge(BY_KIND[item.KIND], item, old, found, there, NOW)
+def charge(obj: Any, *quotas: ResourceQuota, old: Any = None, there: Any = nothing) -> list[ResourceQuota]:
+    return resource_quota.charge(BY_KIND[obj.KIND], obj, old, quotas, there, NOW)
 
 
-def refusal(item: Any, *found: ResourceQuota, there: Any = nothing) -> str:
+def refusal(obj: Any, *quotas: ResourceQuota, there: Any = nothing) -> str:
     with pytest.raises(StatusError) as refused:
-        charge(item, *found, there=there)
+        charge(obj, *quotas, there=there)
     assert refused.value.status.code == 403
     return refused.value.status.message
 
@@ -173,8 +173,8 @@ def test_admitted_object_is_charged_to_every_matching_quota() -> None:
     second = quota({"requests.cpu": "2"}, {"requests.cpu": "500m"}, "b")
     other = quota({"secrets": "1"}, {"secrets": "1"}, "c")
     scoped = quota({"pods": "0"}, {"pods": "0"}, "d", scopes=["BestEffort"])
-    found = charge(ASKING, first, second, other, scoped)
-    assert [(one.metadata.name, one.status.used) for one in found] == [
+    charged = charge(ASKING, first, second, other, scoped)
+    assert [(charged_quota.metadata.name, charged_quota.status.used) for charged_quota in charged] == [
         ("a", {"pods": "3", "secrets": "1"}),
         ("b", {"requests.cpu": "1500m"}),
     ]
@@ -203,28 +203,28 @@ def test_quota_rejections_have_the_reference_messages() -> None:
 
 def test_exhausted_quota_is_recounted_before_a_rejection() -> None:
     stale = quota({"pods": "2"}, {"pods": "2"})
-    (found,) = charge(pod(), stale, there=lambda resource, _: [pod()] if resource == POD_RESOURCE else [])
-    assert found.status.used == {"pods": "2"}
+    (charged,) = charge(pod(), stale, there=lambda resource, _: [pod()] if resource == POD_RESOURCE else [])
+    assert charged.status.used == {"pods": "2"}
     fresh = quota({"pods": "2"})
-    (found,) = charge(pod(), fresh, there=lambda resource, _: [pod()] if resource == POD_RESOURCE else [])
-    assert (found.status.hard, found.status.used) == ({"pods": "2"}, {"pods": "2"})
+    (charged,) = charge(pod(), fresh, there=lambda resource, _: [pod()] if resource == POD_RESOURCE else [])
+    assert (charged.status.hard, charged.status.used) == ({"pods": "2"}, {"pods": "2"})
 
 
 def test_update_is_charged_with_its_increase() -> None:
     def service(kind: str) -> Service:
-        found: Service = decoded(Service, spec={"ports": [{"port": 80}], "type": kind})
-        return found
+        result: Service = decoded(Service, spec={"ports": [{"port": 80}], "type": kind})
+        return result
 
-    item = quota({"services": "1", "services.nodeports": "1"}, {"services": "1", "services.nodeports": "0"})
-    (found,) = charge(service("NodePort"), item, old=service("ClusterIP"))
-    assert found.status.used == {"services": "1", "services.nodeports": "1"}
-    assert charge(service("ClusterIP"), item, old=service("NodePort")) == []
-    assert charge(service("NodePort"), item, old=service("NodePort")) == []
+    obj = quota({"services": "1", "services.nodeports": "1"}, {"services": "1", "services.nodeports": "0"})
+    (charged,) = charge(service("NodePort"), obj, old=service("ClusterIP"))
+    assert charged.status.used == {"services": "1", "services.nodeports": "1"}
+    assert charge(service("ClusterIP"), obj, old=service("NodePort")) == []
+    assert charge(service("NodePort"), obj, old=service("NodePort")) == []
     assert charge(pod({"requests": {"cpu": "9"}}), quota({"cpu": "1"}, {"cpu": "1"}), old=pod()) == []
 
 
 def test_quota_controller_counts_existing_objects() -> None:
-    item = quota({"pods": "9", "count/pods": "9", "requests.cpu": "9", "secrets": "9", "count/jobs.batch": "2"}, {})
+    obj = quota({"pods": "9", "count/pods": "9", "requests.cpu": "9", "secrets": "9", "count/jobs.batch": "2"}, {})
     ended = replace(ASKING, status=replace(ASKING.status, phase="Failed"))
     rows = {POD_RESOURCE: [ASKING, ASKING, ended, SILENT], BY_KIND["Secret"].group_resource: [BY_KIND["Secret"].type()]}
 
@@ -232,7 +232,7 @@ def test_quota_controller_counts_existing_objects() -> None:
         assert namespace == "red"
         return rows.get(resource, [])
 
-    (change,) = resource_quotas.reconcile([item], there, NOW)
+    (change,) = resource_quotas.reconcile([obj], there, NOW)
     assert isinstance(change.object, ResourceQuota)
     assert change.object.status.used == {
         "pods": "3", "count/pods": "4", "requests.cpu": "2", "secrets": "1", "count/jobs.batch": "0",
@@ -242,10 +242,10 @@ def test_quota_controller_counts_existing_objects() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["make", "end", "count"]), st.integers(1, 2000)), max_size=40))
 def test_quota_is_never_exceeded_in_any_history(steps: list[tuple[str, int]]) -> None:
-    item, pods = quota({"pods": "5", "requests.cpu": "3"}), list[Pod]()
+    obj, pods = quota({"pods": "5", "requests.cpu": "3"}), list[Pod]()
 
     def taken() -> int:
-        return sum(quantity.to_milli(one.spec.containers[0].resources.requests["cpu"]) for one in pods)
+        return sum(quantity.to_milli(counted.spec.containers[0].resources.requests["cpu"]) for counted in pods)
 
     def there(resource: GroupResource, namespace: str) -> list[Pod]:
         return pods if resource == POD_RESOURCE else []
@@ -254,7 +254,7 @@ def test_quota_is_never_exceeded_in_any_history(steps: list[tuple[str, int]]) ->
         if what == "make":
             new = pod({"requests": {"cpu": f"{number}m"}})
             try:
-                (item,) = charge(new, item, there=there)
+                (obj,) = charge(new, obj, there=there)
             except StatusError:
                 assert len(pods) == 5 or taken() + number > 3000
             else:
@@ -262,7 +262,7 @@ def test_quota_is_never_exceeded_in_any_history(steps: list[tuple[str, int]]) ->
         elif what == "end" and pods:
             pods.pop(number % len(pods))
         else:
-            item = next((change.object for change in resource_quotas.reconcile([item], there, NOW)), item)  # type: ignore[assignment]
+            obj = next((change.object for change in resource_quotas.reconcile([obj], there, NOW)), obj)  # type: ignore[assignment]
         assert len(pods) <= 5
         assert taken() <= 3000
 
@@ -296,5 +296,5 @@ def test_invalid_quota_is_rejected(spec: dict[str, Any], path: str, why: str) ->
 def test_quota_scopes_are_immutable_and_table_shows_usage() -> None:
     old, new = quota({"pods": "1"}), quota({"pods": "1"}, scopes=["Terminating"])
     assert [problem.path for problem in RESOURCE_QUOTAS.rules.validate_update(old, new)] == ["spec.scopes"]
-    item = quota({"pods": "5", "limits.cpu": "2", "cpu": "1000m"}, {"pods": "1", "limits.cpu": "500m", "cpu": "0"})
-    assert RESOURCE_QUOTAS.cells(item, NOW)[1:3] == ("cpu: 0/1, pods: 1/5", "limits.cpu: 500m/2")
+    obj = quota({"pods": "5", "limits.cpu": "2", "cpu": "1000m"}, {"pods": "1", "limits.cpu": "500m", "cpu": "0"})
+    assert RESOURCE_QUOTAS.cells(obj, NOW)[1:3] == ("cpu: 0/1, pods: 1/5", "limits.cpu: 500m/2")

@@ -38,7 +38,11 @@ def test_cluster_ips_are_allocated_in_sequence_and_reused_last() -> None:
     first, cursors = given(service("a"))
     second, cursors = given(service("b"), [first], cursors)
     third, _ = given(service("c"), [second], cursors)
-    assert [one.spec.cluster_ip for one in (first, second, third)] == ["172.30.0.1", "172.30.0.2", "172.30.0.3"]
+    assert [allocated.spec.cluster_ip for allocated in (first, second, third)] == [
+        "172.30.0.1",
+        "172.30.0.2",
+        "172.30.0.3",
+    ]
     assert third.spec.cluster_ips == ("172.30.0.3",)
 
 
@@ -48,7 +52,7 @@ def test_exhausted_service_network_is_reported() -> None:
     for number in range(6):
         done, cursors = given(service(f"s{number}"), others, cursors)
         others = [*others, done]
-    assert len({one.spec.cluster_ip for one in others}) == 6
+    assert len({allocated.spec.cluster_ip for allocated in others}) == 6
     with pytest.raises(StatusError, match="no free address left"):
         given(service("more"), others, cursors)
 
@@ -76,11 +80,11 @@ def test_node_ports_are_allocated_requested_and_released() -> None:
     first, cursors = given(service("a", type="NodePort"))
     assert [port.node_port for port in first.spec.ports] == [30000]
     requested = service("b", type="NodePort", ports=[{"port": 80, "nodePort": 30001}])
-    asked, cursors = given(requested, [first], cursors)
-    assert asked.spec.ports[0].node_port == 30001
+    allocated, cursors = given(requested, [first], cursors)
+    assert allocated.spec.ports[0].node_port == 30001
     for number in (30000, 29999):
         with pytest.raises(StatusError, match="provided port is"):
-            given(service("c", type="NodePort", ports=[{"port": 1, "nodePort": number}]), [first, asked], cursors)
+            given(service("c", type="NodePort", ports=[{"port": 1, "nodePort": number}]), [first, allocated], cursors)
     closed = replace(first, spec=replace(first.spec, type="ClusterIP"))
     assert given(closed)[0].spec.ports[0].node_port == 0
 
@@ -110,8 +114,8 @@ def test_node_port_outside_the_range_is_kept_by_its_service() -> None:
     """The setting may have changed meanwhile."""
     old, _ = given(service(type="NodePort"))
     new = SERVICES.prepare_for_update(service(type="NodePort", selector={"a": "b"}), old)
-    kept, _ = allocate(new, old, (), NETWORK, range(40000, 40010), AllocatorCursors())
-    assert kept.spec.ports[0].node_port == 30000
+    unchanged, _ = allocate(new, old, (), NETWORK, range(40000, 40010), AllocatorCursors())
+    assert unchanged.spec.ports[0].node_port == 30000
     with pytest.raises(StatusError, match="valid ports is 40000-40009"):
         allocate(new, None, (), NETWORK, range(40000, 40010), AllocatorCursors())
 
@@ -143,10 +147,10 @@ def test_update_keeps_allocated_service_fields() -> None:
 def after(old: Service, changes: dict[str, Any]) -> Service | list[str]:
     """What a merge patch of its spec makes of a service, or why it does not."""
     document = merge_patch(msgspec.json.decode(msgspec.json.encode(old)), {"spec": changes})
-    item, problems, _ = decode(Service, SERVICES.normalize_update(document, old))
-    if item is None:
+    result, problems, _ = decode(Service, SERVICES.normalize_update(document, old))
+    if result is None:
         return [problem.path for problem in problems]
-    new = SERVICES.prepare_for_update(default(item), old)
+    new = SERVICES.prepare_for_update(default(result), old)
     return [problem.path for problem in check_update(old, new)] or given(new, (), AllocatorCursors(0, 5), old)[0]
 
 
@@ -201,9 +205,9 @@ def test_service_type_change_removes_fields_of_the_old_type() -> None:
     assert after(balanced, {"loadBalancerClass": "example.org/a"}) == ["spec.loadBalancerClass"]
 
 
-def kept(item: Service | list[str]) -> Service:
-    assert isinstance(item, Service), item
-    return item
+def kept(result: Service | list[str]) -> Service:
+    assert isinstance(result, Service), result
+    return result
 
 
 AFFINITIES = [

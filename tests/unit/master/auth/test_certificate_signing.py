@@ -76,8 +76,8 @@ def test_serving_certificate_is_denied_for_reserved_addresses(address: str) -> N
     ["kubernetes", "kubernetes.default", "a.svc", "a.b.svc.cluster.local", "localhost", "a.localhost", "172.30.0.1"],
 )
 def test_serving_certificate_is_denied_for_reserved_names(name: str) -> None:
-    item = serving((name,), (), user=f"system:node:{name}")
-    assert "is a name of the master or of the cluster" in why(item, [node(name, "10.0.0.1")])
+    csr = serving((name,), (), user=f"system:node:{name}")
+    assert "is a name of the master or of the cluster" in why(csr, [node(name, "10.0.0.1")])
 
 
 def test_serving_certificate_for_the_masters_hostname_needs_its_address() -> None:
@@ -102,17 +102,19 @@ def test_serving_certificate_with_a_foreign_name_is_denied(name: str) -> None:
 
 def passed(name: str, address: str) -> list[type]:
     """What the master does with a request for that server, on a host of the name `head`."""
-    item = serving((name,), (address,), address, user=f"system:node:{name}")
-    kept = {"CertificateSigningRequest": [item], "Node": [node(name, address)]}
+    csr = serving((name,), (address,), address, user=f"system:node:{name}")
+    objects = {"CertificateSigningRequest": [csr], "Node": [node(name, address)]}
     server = ServerAddress("10.0.0.7", 8443)
     context = SimpleNamespace(
         network=CONFIG, server_address=lambda: server, hostname=lambda: "Head", authorize=lambda user, requested: False
     )
-    lister = SimpleNamespace(list=lambda kind: kept[kind.KIND], context=context, now=NOW)
+    lister = SimpleNamespace(list=lambda kind: objects[kind.KIND], context=context, now=NOW)
     (controller,) = (
-        one for one in STATELESS_CONTROLLERS if one.name == "certificatesigningrequest-approving-controller"
+        candidate
+        for candidate in STATELESS_CONTROLLERS
+        if candidate.name == "certificatesigningrequest-approving-controller"
     )
-    return [type(one) for one in controller.reconcile(cast("Lister", lister))]
+    return [type(action) for action in controller.reconcile(cast("Lister", lister))]
 
 
 def test_reserved_networks_and_names_are_taken_from_settings() -> None:
@@ -124,8 +126,8 @@ def test_reserved_networks_and_names_are_taken_from_settings() -> None:
 
 
 def test_requesters_address_annotation_is_set_by_the_server_only() -> None:
-    item = serving(("n1",), (), "10.6.6.6")
+    csr = serving(("n1",), (), "10.6.6.6")
     forger = User(N1, frozenset(NODES), extra=((ADDRESS_EXTRA, ("10.6.6.6",)), ("scopes", ("a",))))
-    assert set_requester(item, forger, "").spec.extra == {"scopes": ("a",)}
-    assert set_requester(item, forger, "10.0.0.1").spec.extra == {"scopes": ("a",), ADDRESS_EXTRA: ("10.0.0.1",)}
-    assert set_requester(item, User(N1), "::ffff:10.0.0.1").spec.extra == {ADDRESS_EXTRA: ("10.0.0.1",)}
+    assert set_requester(csr, forger, "").spec.extra == {"scopes": ("a",)}
+    assert set_requester(csr, forger, "10.0.0.1").spec.extra == {"scopes": ("a",), ADDRESS_EXTRA: ("10.0.0.1",)}
+    assert set_requester(csr, User(N1), "::ffff:10.0.0.1").spec.extra == {ADDRESS_EXTRA: ("10.0.0.1",)}

@@ -49,10 +49,10 @@ def ask(
 
 
 @pytest.mark.parametrize("user", [NOBODY, KNOWN, PRETENDER])
-@pytest.mark.parametrize("asked", [Attributes("get", resource="pods", name="x"), PathAttributes("get", "/")])
-def test_other_users_are_authorized_by_rbac(user: User, asked: Attributes | PathAttributes) -> None:
-    assert not may(user, asked)
-    assert may(user, asked, roles=True)
+@pytest.mark.parametrize("attributes", [Attributes("get", resource="pods", name="x"), PathAttributes("get", "/")])
+def test_other_users_are_authorized_by_rbac(user: User, attributes: Attributes | PathAttributes) -> None:
+    assert not may(user, attributes)
+    assert may(user, attributes, roles=True)
 
 
 def test_rbac_grants_nodes_nothing_under_node_rules() -> None:
@@ -181,11 +181,11 @@ REFUSED_TO_NODES = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "access"), ALLOWED_TO_NODES, ids=str)
-def test_node_is_authorized_for_what_it_needs(asked: Attributes, access: NodeAccess) -> None:
-    assert may(NODE, asked, access)
+@pytest.mark.parametrize(("attributes", "access"), ALLOWED_TO_NODES, ids=str)
+def test_node_is_authorized_for_what_it_needs(attributes: Attributes, access: NodeAccess) -> None:
+    assert may(NODE, attributes, access)
 
 
-@pytest.mark.parametrize(("asked", "access"), REFUSED_TO_NODES, ids=str)
-def test_node_is_denied_everything_else(asked: Attributes, access: NodeAccess) -> None:
-    assert not may(NODE, asked, access)
+@pytest.mark.parametrize(("attributes", "access"), REFUSED_TO_NODES, ids=str)
+def test_node_is_denied_everything_else(attributes: Attributes, access: NodeAccess) -> None:
+    assert not may(NODE, attributes, access)

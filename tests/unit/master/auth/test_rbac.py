@@ -27,7 +27,7 @@ ROBOT = Subject(kind="ServiceAccount", name="robot", namespace="blue")
 def rule(verbs: str, groups: str = "core", resources: str = "", names: str = "", paths: str = "") -> PolicyRule:
     return PolicyRule(
         verbs=tuple(verbs.split()),
-        api_groups=() if paths else tuple("" if one == "core" else one for one in groups.split()),
+        api_groups=() if paths else tuple("" if group == "core" else group for group in groups.split()),
         resources=tuple(resources.split()),
         resource_names=tuple(names.split()),
         non_resource_urls=tuple(paths.split()),
@@ -69,14 +69,14 @@ REFUSING = [
 ]
 
 
-@pytest.mark.parametrize(("one", "asked"), ALLOWING)
-def test_rbac_rule_allows(one: PolicyRule, asked: Attributes | PathAttributes) -> None:
-    assert allows(one, asked)
+@pytest.mark.parametrize(("policy_rule", "attributes"), ALLOWING)
+def test_rbac_rule_allows(policy_rule: PolicyRule, attributes: Attributes | PathAttributes) -> None:
+    assert allows(policy_rule, attributes)
 
 
-@pytest.mark.parametrize(("one", "asked"), REFUSING)
-def test_rbac_rule_does_not_allow(one: PolicyRule, asked: Attributes | PathAttributes) -> None:
-    assert not allows(one, asked)
+@pytest.mark.parametrize(("policy_rule", "attributes"), REFUSING)
+def test_rbac_rule_does_not_allow(policy_rule: PolicyRule, attributes: Attributes | PathAttributes) -> None:
+    assert not allows(policy_rule, attributes)
 
 
 def test_rbac_reason_names_binding_role_and_subject() -> None:
@@ -140,11 +140,11 @@ requests = st.builds(
 
 @given(st.lists(rules, max_size=4), rules, requests)
 def test_covered_rule_allows_nothing_new(
-    held: list[PolicyRule], wanted: PolicyRule, asked: Attributes | PathAttributes
+    held: list[PolicyRule], wanted: PolicyRule, attributes: Attributes | PathAttributes
 ) -> None:
     missing = rules_not_covered(held, [wanted])
-    if allows(wanted, asked):
-        assert any(allows(policy_rule, asked) for policy_rule in (*held, *missing))
+    if allows(wanted, attributes):
+        assert any(allows(policy_rule, attributes) for policy_rule in (*held, *missing))
     assert not rules_not_covered(ALL_RULES, [wanted])
     assert not rules_not_covered([*held, *missing], [wanted])
 

@@ -104,8 +104,8 @@ def test_invalid_token_request_is_rejected(request_: TokenRequest, bound: Any) -
 
 def test_namespace_gets_default_service_account_and_root_ca_config_map() -> None:
     first = list(creation.default_objects([namespace("red")], [], [], "CA"))
-    objects = [item for item, old in first if old is None]
-    assert [(item.KIND, item.metadata.name) for item in objects] == [
+    objects = [obj for obj, old in first if old is None]
+    assert [(obj.KIND, obj.metadata.name) for obj in objects] == [
         ("ServiceAccount", "default"),
         ("ConfigMap", "kube-root-ca.crt"),
     ]
@@ -160,9 +160,9 @@ def test_token_and_access_reviews_are_answered() -> None:
     assert [non_resource_rule.non_resource_urls for non_resource_rule in rules.status.non_resource_rules] == [
         ("/version",)
     ]
-    who = answer_review(SelfSubjectReview(), ADMIN, JUDGE)
-    assert isinstance(who, SelfSubjectReview)
-    assert who.status.user_info.username == "admin"
+    own_review = answer_review(SelfSubjectReview(), ADMIN, JUDGE)
+    assert isinstance(own_review, SelfSubjectReview)
+    assert own_review.status.user_info.username == "admin"
 
 
 def test_empty_access_reviews_are_rejected() -> None:

@@ -83,9 +83,9 @@ def test_client_certificate_approval_needs_nodeclient_or_selfnodeclient_permissi
 def test_request_that_is_no_node_certificate_is_neither_approved_nor_signed(
     subject: Subject, usages: tuple[str, ...], why: str
 ) -> None:
-    item = request(subject, KUBELET_CLIENT_SIGNER, usages)
-    assert not approved(item, (), (item.spec.username, "nodeclient"))
-    (change,) = certificates.sign_requests([decided(item, APPROVED)], lambda _: b"never", NOW)
+    csr = request(subject, KUBELET_CLIENT_SIGNER, usages)
+    assert not approved(csr, (), (csr.spec.username, "nodeclient"))
+    (change,) = certificates.sign_requests([decided(csr, APPROVED)], lambda _: b"never", NOW)
     assert not request_in(change).status.certificate
     assert request_in(change).status.conditions[-1].type == FAILED
     assert why in request_in(change).status.conditions[-1].message
@@ -115,7 +115,7 @@ def test_certificate_subject_has_node_and_group_only(
 
 
 @pytest.mark.parametrize(
-    "place",
+    "alternative_name",
     [
         x509.RegisteredID(x509.ObjectIdentifier("1.2.3.4")),
         x509.DirectoryName(x509.Name(PLAIN)),
@@ -124,29 +124,29 @@ def test_certificate_subject_has_node_and_group_only(
         x509.UniformResourceIdentifier("https://kubernetes"),
     ],
 )
-def test_other_subject_alternative_names_are_denied(place: x509.GeneralName) -> None:
-    client = request(Subject(""), KUBELET_CLIENT_SIGNER, CLIENT_USAGES, N1, NODES, pem=pem_of(PLAIN, place))
+def test_other_subject_alternative_names_are_denied(alternative_name: x509.GeneralName) -> None:
+    client = request(Subject(""), KUBELET_CLIENT_SIGNER, CLIENT_USAGES, N1, NODES, pem=pem_of(PLAIN, alternative_name))
     assert "subjectAltNames are not allowed" in why(client, (), (N1, "selfnodeclient"))
-    pem = pem_of(PLAIN, x509.DNSName("n1"), place)
+    pem = pem_of(PLAIN, x509.DNSName("n1"), alternative_name)
     server = request(Subject(""), KUBELET_SERVING_SIGNER, SERVER_USAGES, N1, NODES, "10.0.0.1", pem)
     assert "subjectAltNames are not allowed" in why(server, [node("n1", "10.0.0.1")])
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "N1", "a b", "-a", "a."])
 def test_invalid_node_name_gets_no_certificate(name: str) -> None:
-    item = request(Subject(f"system:node:{name}", NODES), KUBELET_CLIENT_SIGNER, CLIENT_USAGES)
-    assert "is not that of a node" in why(item, (), (BOOTSTRAP, "nodeclient"))
+    csr = request(Subject(f"system:node:{name}", NODES), KUBELET_CLIENT_SIGNER, CLIENT_USAGES)
+    assert "is not that of a node" in why(csr, (), (BOOTSTRAP, "nodeclient"))
 
 
 def test_bootstrap_token_may_request_for_an_existing_node_only_while_it_is_unreachable() -> None:
-    item = request(Subject(N1, NODES), KUBELET_CLIENT_SIGNER, CLIENT_USAGES)
+    csr = request(Subject(N1, NODES), KUBELET_CLIENT_SIGNER, CLIENT_USAGES)
     right = (BOOTSTRAP, "nodeclient")
-    assert approved(item, [node("n2")], right)
+    assert approved(csr, [node("n2")], right)
     for state in ("True", "False"):
-        assert "the Node n1 exists already" in why(item, [node("n1", is_ready=state)], right)
-        assert approved(item, [node("n1", is_ready=state)], right, (BOOTSTRAP, "approve")), "who may say so himself"
-    assert approved(item, [node("n1", is_ready="Unknown")], right)
-    assert approved(item, [Node(metadata=ObjectMeta(name="n1"))], right), "made by an administrator, not joined yet"
+        assert "the Node n1 exists already" in why(csr, [node("n1", is_ready=state)], right)
+        assert approved(csr, [node("n1", is_ready=state)], right, (BOOTSTRAP, "approve")), "who may say so himself"
+    assert approved(csr, [node("n1", is_ready="Unknown")], right)
+    assert approved(csr, [Node(metadata=ObjectMeta(name="n1"))], right), "made by an administrator, not joined yet"
     renewal = request(Subject(N1, NODES), KUBELET_CLIENT_SIGNER, CLIENT_USAGES, N1, NODES)
     assert approved(renewal, [node("n1")], (N1, "selfnodeclient"))
 
@@ -167,10 +167,10 @@ def weak(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | dsa.DSAPrivateKey
 
 
 def refused(pem: bytes) -> str:
-    item = request(Subject("dave"), CLIENT_SIGNER, CLIENT_USAGES, pem=pem)
+    csr = request(Subject("dave"), CLIENT_SIGNER, CLIENT_USAGES, pem=pem)
     assert CERTIFICATE_SIGNING_REQUESTS.rules is not None
     assert CERTIFICATE_SIGNING_REQUESTS.rules.validate is not None
-    return "; ".join(error.detail for error in CERTIFICATE_SIGNING_REQUESTS.rules.validate(item))
+    return "; ".join(error.detail for error in CERTIFICATE_SIGNING_REQUESTS.rules.validate(csr))
 
 
 def test_weak_keys_are_rejected() -> None:
@@ -182,42 +182,42 @@ def test_weak_keys_are_rejected() -> None:
 
 
 def test_csr_is_one_pem_block_of_limited_size() -> None:
-    one = weak(KEY_OBJECT)
-    assert refused(b"made by openssl\n" + one) == ""
-    assert "2 blocks" in refused(one + one)
-    assert "2 blocks" in refused(one + b"-----BEGIN NOTE-----\n-----END NOTE-----\n")
+    pem = weak(KEY_OBJECT)
+    assert refused(b"made by openssl\n" + pem) == ""
+    assert "2 blocks" in refused(pem + pem)
+    assert "2 blocks" in refused(pem + b"-----BEGIN NOTE-----\n-----END NOTE-----\n")
     assert "0 blocks" in refused(b"x")
-    assert f"at most {64 << 10}" in refused(b"\n" * (64 << 10) + one)
+    assert f"at most {64 << 10}" in refused(b"\n" * (64 << 10) + pem)
 
 
 def test_only_approved_requests_are_signed_and_only_once() -> None:
-    item = request(Subject("dave", ("dev",)), CLIENT_SIGNER, CLIENT_USAGES)
-    foreign = replace(item, spec=replace(item.spec, signer_name="example.org/x"))
-    denied, failed = decided(item, DENIED), decided(item, APPROVED, FAILED)
-    done = replace(item, status=replace(decided(item, APPROVED).status, certificate=b"there"))
-    waiting = [item, denied, failed, done, decided(foreign, APPROVED)]
+    csr = request(Subject("dave", ("dev",)), CLIENT_SIGNER, CLIENT_USAGES)
+    foreign = replace(csr, spec=replace(csr.spec, signer_name="example.org/x"))
+    denied, failed = decided(csr, DENIED), decided(csr, APPROVED, FAILED)
+    done = replace(csr, status=replace(decided(csr, APPROVED).status, certificate=b"there"))
+    waiting = [csr, denied, failed, done, decided(foreign, APPROVED)]
     assert list(certificates.sign_requests(waiting, lambda _: b"no", NOW)) == []
-    (change,) = certificates.sign_requests([decided(item, APPROVED)], lambda _: b"yes", NOW)
+    (change,) = certificates.sign_requests([decided(csr, APPROVED)], lambda _: b"yes", NOW)
     assert request_in(change).status.certificate == b"yes"
 
 
 def test_signing_requests_are_deleted_after_their_time() -> None:
-    item = request(Subject("dave"), CLIENT_SIGNER, CLIENT_USAGES)
+    pending = request(Subject("dave"), CLIENT_SIGNER, CLIENT_USAGES)
     pem = keys.self_signed(KEY, Subject("dave"), NOW)
-    issued = replace(item, status=replace(decided(item, APPROVED).status, certificate=pem))
+    issued = replace(pending, status=replace(decided(pending, APPROVED).status, certificate=pem))
 
     def gone(csr: CertificateSigningRequest, after: datetime.timedelta) -> bool:
         return bool(list(expiration.expired_csrs([csr], NOW + after)))
 
     for certificate_signing_request, last in (
-        (item, 24 * HOUR),
-        (decided(item, DENIED), HOUR),
-        (decided(item, FAILED), HOUR),
+        (pending, 24 * HOUR),
+        (decided(pending, DENIED), HOUR),
+        (decided(pending, FAILED), HOUR),
         (issued, HOUR),
     ):
         assert not gone(certificate_signing_request, last)
         assert gone(certificate_signing_request, last + MINUTE)
-    assert not gone(decided(item, APPROVED), 100 * HOUR), "the signer has not come yet"
+    assert not gone(decided(pending, APPROVED), 100 * HOUR), "the signer has not come yet"
     later = decided(issued, APPROVED, at=NOW + 1000 * 24 * HOUR)
     assert gone(replace(later, status=replace(later.status, certificate=pem)), 366 * 24 * HOUR)
 
@@ -253,7 +253,7 @@ def test_bootstrap_token_authenticates_as_a_bootstrapper() -> None:
 
 
 @pytest.mark.parametrize(
-    "found",
+    "token_secret",
     [
         None,
         replace(secret(), type="Opaque"),
@@ -266,9 +266,9 @@ def test_bootstrap_token_authenticates_as_a_bootstrapper() -> None:
         secret(auth_extra_groups="system:masters"),
     ],
 )
-def test_invalid_bootstrap_token_is_rejected(found: Secret | None) -> None:
+def test_invalid_bootstrap_token_is_rejected(token_secret: Secret | None) -> None:
     with pytest.raises(Refused):
-        authentication.user_from_bootstrap_token(TOKEN, found, NOW)
+        authentication.user_from_bootstrap_token(TOKEN, token_secret, NOW)
 
 
 def test_expired_bootstrap_tokens_are_deleted() -> None:

@@ -36,14 +36,14 @@ def settled(
     roles: Iterable[ClusterRole], bindings: Iterable[ClusterRoleBinding]
 ) -> tuple[dict[str, ClusterRole], dict[str, ClusterRoleBinding]]:
     """What a pass leaves; the next one finds nothing to do."""
-    actual: dict[tuple[str, str], Object] = {(item.KIND, item.metadata.name): item for item in (*roles, *bindings)}
+    actual: dict[tuple[str, str], Object] = {(obj.KIND, obj.metadata.name): obj for obj in (*roles, *bindings)}
     for write in reconcile(list(roles), list(bindings)):
         if isinstance(write, ForceDelete):
             del actual[write.object.KIND, write.object.metadata.name]
         else:
             actual[write.object.KIND, write.object.metadata.name] = write.object
-    after = {name: item for (_, name), item in actual.items() if isinstance(item, ClusterRole)}
-    bound = {name: item for (_, name), item in actual.items() if isinstance(item, ClusterRoleBinding)}
+    after = {name: obj for (_, name), obj in actual.items() if isinstance(obj, ClusterRole)}
+    bound = {name: obj for (_, name), obj in actual.items() if isinstance(obj, ClusterRoleBinding)}
     assert list(reconcile(after.values(), bound.values())) == []
     return after, bound
 
@@ -66,8 +66,8 @@ def test_new_cluster_has_all_default_and_aggregated_roles() -> None:
 
 
 def test_default_roles_and_bindings_are_valid() -> None:
-    for item in (*FIRST_ROLES.values(), *FIRST_BINDINGS.values()):
-        assert list(BY_KIND[item.KIND].rules.validate(item)) == []
+    for obj in (*FIRST_ROLES.values(), *FIRST_BINDINGS.values()):
+        assert list(BY_KIND[obj.KIND].rules.validate(obj)) == []
 
 
 def test_missing_default_rules_are_restored_and_added_ones_kept() -> None:
@@ -92,7 +92,7 @@ def test_role_with_autoupdate_false_is_not_changed() -> None:
     bindings = {**FIRST_BINDINGS, name: with_metadata(binding, annotations=marks)}
     assert list(reconcile(roles.values(), bindings.values())) == []
     roles[name], bindings[name] = role, binding
-    assert {type(one) for one in reconcile(roles.values(), bindings.values())} == {Update}
+    assert {type(action) for action in reconcile(roles.values(), bindings.values())} == {Update}
 
 
 def test_default_binding_to_another_role_is_replaced() -> None:
@@ -196,7 +196,7 @@ AUTHENTICATION = "authentication.k8s.io"
 
 def test_impersonation_replaces_user_and_groups() -> None:
     assert impersonation.parse_impersonation([("Accept", "*/*"), ("Impersonation", "x")]) is None
-    found = impersonation.parse_impersonation(
+    parsed = impersonation.parse_impersonation(
         [
             ("Impersonate-User", "eve"),
             ("Impersonate-Group", "dev"),
@@ -206,10 +206,10 @@ def test_impersonation_replaces_user_and_groups() -> None:
             ("Impersonate-Extra-acme.com%2Fproject", "two"),
         ]
     )
-    assert found is not None
+    assert parsed is not None
     extra = (("acme.com/project", ("one", "two")),)
-    assert found.user == User("eve", frozenset(("dev", "ops", "system:authenticated")), "7", extra)
-    assert found.required == (
+    assert parsed.user == User("eve", frozenset(("dev", "ops", "system:authenticated")), "7", extra)
+    assert parsed.required == (
         Attributes("impersonate", "", "users", name="eve"),
         Attributes("impersonate", "", "groups", name="dev"),
         Attributes("impersonate", "", "groups", name="ops"),
@@ -220,10 +220,10 @@ def test_impersonation_replaces_user_and_groups() -> None:
 
 
 def test_impersonation_of_service_account_and_anonymous_sets_their_groups() -> None:
-    found = impersonation.parse_impersonation([("Impersonate-User", "system:serviceaccount:red:robot")])
-    assert found is not None
-    assert found.required == (Attributes("impersonate", "", "serviceaccounts", namespace="red", name="robot"),)
-    assert found.user.groups == {"system:authenticated", "system:serviceaccounts", "system:serviceaccounts:red"}
+    parsed = impersonation.parse_impersonation([("Impersonate-User", "system:serviceaccount:red:robot")])
+    assert parsed is not None
+    assert parsed.required == (Attributes("impersonate", "", "serviceaccounts", namespace="red", name="robot"),)
+    assert parsed.user.groups == {"system:authenticated", "system:serviceaccounts", "system:serviceaccounts:red"}
     nobody = impersonation.parse_impersonation([("Impersonate-User", "system:anonymous")])
     assert nobody is not None
     assert nobody.user == User()

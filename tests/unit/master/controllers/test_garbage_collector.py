@@ -67,8 +67,8 @@ def _lines(objects: Sequence[Object]) -> list[str]:
     ]
 
 
-def _told(one: Object, owner: OwnerReference) -> Create:
-    return invalid_owner_namespace(one, owner, parse_time(THEN) or datetime.datetime.min)
+def _told(obj: Object, owner: OwnerReference) -> Create:
+    return invalid_owner_namespace(obj, owner, parse_time(THEN) or datetime.datetime.min)
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ ELSEWHERE = '! ownerRef [v1/ConfigMap, namespace: red, name: a, uid: uid-a] does
 
 @pytest.mark.parametrize("finalizers", [(), (FOREGROUND,), (ORPHAN,)], ids=str)
 @pytest.mark.parametrize(
-    ("namespace", "row", "is_owner"),
+    ("namespace", "fields", "is_owner"),
     [
         ("red", {}, True),
         ("", {}, True),
@@ -112,12 +112,12 @@ ELSEWHERE = '! ownerRef [v1/ConfigMap, namespace: red, name: a, uid: uid-a] does
     ids=str,
 )
 def test_owner_reference_matches_namespace_kind_name_and_uid(
-    finalizers: tuple[str, ...], namespace: str, row: dict[str, Any], is_owner: bool
+    finalizers: tuple[str, ...], namespace: str, fields: dict[str, Any], is_owner: bool
 ) -> None:
     """What does not count neither keeps its dependent nor is held up by it."""
     deleted = THEN if finalizers else None
     owner = ConfigMap(metadata=meta("a", namespace=namespace, finalizers=finalizers, deletion_timestamp=deleted))
-    rows = (OwnerReference(api_version="v1", block_owner_deletion=True, **(OWNER | row)),)
+    rows = (OwnerReference(api_version="v1", block_owner_deletion=True, **(OWNER | fields)),)
     dependent = ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))
     writes = list(reconcile([owner, dependent], lambda *_: True, _told))
     ends = Delete(dependent) in writes
@@ -154,7 +154,7 @@ def test_cluster_scoped_object_with_a_namespaced_owner_is_kept() -> None:
 def test_foreground_deletion_always_completes(owners: list[set[int]]) -> None:
     """Also in circles. What does not descend from it is left as it is, and nobody keeps an owner that is gone."""
     rows = {str(n): [str(owner) for owner in sorted(actual) if owner < len(owners)] for n, actual in enumerate(owners)}
-    objects = {name: item(" ".join([name, *found])) for name, found in rows.items()}
+    objects = {name: item(" ".join([name, *owner_names])) for name, owner_names in rows.items()}
     unrelated = {name: objects[name] for name in rows if "0" not in _above(name, rows)}
     objects["0"] = _ended(objects["0"], "Foreground")
     for _ in range(MOST_PASSES):
@@ -181,13 +181,13 @@ def _above(name: str, rows: Mapping[str, list[str]]) -> set[str]:
     """An object, its owners, theirs and so on."""
     actual, todo = set(), [name]
     while todo:
-        if (one := todo.pop()) not in actual:
-            actual.add(one)
-            todo += rows[one]
+        if (owner := todo.pop()) not in actual:
+            actual.add(owner)
+            todo += rows[owner]
     return actual
 
 
-def _ended(one: Any, policy: str) -> Any:
-    meta = one.metadata
+def _ended(obj: Any, policy: str) -> Any:
+    meta = obj.metadata
     finalizers = (FOREGROUND,) if policy == "Foreground" else ()
-    return replace(one, metadata=replace(meta, deletion_timestamp=THEN, finalizers=finalizers))
+    return replace(obj, metadata=replace(meta, deletion_timestamp=THEN, finalizers=finalizers))

@@ -20,16 +20,16 @@ THEN = "2026-01-01T00:00:00Z"
 
 
 def ending(*finalizers: str, holders: tuple[str, ...] = (), **rest: Any) -> Namespace:
-    item = namespace("red", deletion_timestamp=THEN, finalizers=holders, **rest)
-    return replace(item, spec=NamespaceSpec(finalizers=finalizers))
+    result = namespace("red", deletion_timestamp=THEN, finalizers=holders, **rest)
+    return replace(result, spec=NamespaceSpec(finalizers=finalizers))
 
 
-def config(name: str, *finalizers: str, place: str = "red", deleted: str | None = None) -> ConfigMap:
-    return ConfigMap(metadata=meta(name, namespace=place, finalizers=finalizers, deletion_timestamp=deleted))
+def config(name: str, *finalizers: str, project: str = "red", deleted: str | None = None) -> ConfigMap:
+    return ConfigMap(metadata=meta(name, namespace=project, finalizers=finalizers, deletion_timestamp=deleted))
 
 
-def actions(item: Namespace, *contents: Object) -> list[str]:
-    return lines(reconcile([item, namespace("blue")], contents, NOW))
+def actions(obj: Namespace, *contents: Object) -> list[str]:
+    return lines(reconcile([obj, namespace("blue")], contents, NOW))
 
 
 def test_terminating_namespace_deletes_its_pods_and_then_itself() -> None:
@@ -39,7 +39,9 @@ def test_terminating_namespace_deletes_its_pods_and_then_itself() -> None:
 
 
 def test_terminating_namespace_deletes_other_objects_at_once() -> None:
-    inside, outside = (Event(metadata=meta(name, namespace=place)) for name, place in (("in", "red"), ("out", "blue")))
+    inside, outside = (
+        Event(metadata=meta(name, namespace=project)) for name, project in (("in", "red"), ("out", "blue"))
+    )
     assert actions(ending(), pod("a"), inside, outside) == ["end Pod a", "- Event in"]
     assert actions(ending(), inside) == ["- Event in", "- Namespace red"]
 

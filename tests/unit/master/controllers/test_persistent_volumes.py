@@ -25,15 +25,15 @@ def disk(name: str, claim: str = "", uid: str = "", **more: Any) -> PersistentVo
     spec: dict[str, Any] = {"capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], **more}
     if claim:
         spec["claimRef"] = {"namespace": "red", "name": claim, "uid": uid}
-    item = msgspec.convert({"spec": spec | {"hostPath": {"path": "/srv"}}}, PersistentVolume)
-    return default(replace(item, metadata=meta(name)))
+    volume = msgspec.convert({"spec": spec | {"hostPath": {"path": "/srv"}}}, PersistentVolume)
+    return default(replace(volume, metadata=meta(name)))
 
 
 def claim(name: str, volume: str = "", uid: str = "", **more: Any) -> PersistentVolumeClaim:
     """Without `more` it is for another class than that of the disks."""
     spec = {"volumeName": volume, "storageClassName": "none", "accessModes": ["ReadWriteOnce"], **more}
-    item = msgspec.convert({"spec": spec}, PersistentVolumeClaim)
-    return default(replace(item, metadata=meta(name, namespace="red", uid=uid or f"uid-{name}")))
+    result = msgspec.convert({"spec": spec}, PersistentVolumeClaim)
+    return default(replace(result, metadata=meta(name, namespace="red", uid=uid or f"uid-{name}")))
 
 
 Items = list[PersistentVolume | PersistentVolumeClaim]
@@ -44,19 +44,19 @@ def settled(*items: PersistentVolume | PersistentVolumeClaim, usual: str = "") -
     held: Items = list(items)
     for _ in range(2):
         for change in bind_volumes(
-            [item for item in held if isinstance(item, PersistentVolume)],
-            [item for item in held if isinstance(item, PersistentVolumeClaim)],
+            [obj for obj in held if isinstance(obj, PersistentVolume)],
+            [obj for obj in held if isinstance(obj, PersistentVolumeClaim)],
             usual,
         ):
             assert isinstance(change, Update)
-            held[next(place for place, item in enumerate(held) if item is change.before)] = change.object  # type: ignore[call-overload]
-    volumes = [item for item in held if isinstance(item, PersistentVolume)]
-    assert not list(bind_volumes(volumes, [item for item in held if isinstance(item, PersistentVolumeClaim)], usual))
+            held[next(index for index, obj in enumerate(held) if obj is change.before)] = change.object  # type: ignore[call-overload]
+    volumes = [obj for obj in held if isinstance(obj, PersistentVolume)]
+    assert not list(bind_volumes(volumes, [obj for obj in held if isinstance(obj, PersistentVolumeClaim)], usual))
     return held
 
 
 def phases(items: Items) -> list[str]:
-    return [item.status.phase for item in items]
+    return [obj.status.phase for obj in items]
 
 
 def test_claim_and_volume_bind_when_either_names_the_other() -> None:
@@ -97,7 +97,7 @@ def bound_claim(name: str = "c", size: str = "1Gi", **more: Any) -> PersistentVo
 
 
 def volume_of(*items: PersistentVolume | PersistentVolumeClaim, usual: str = "") -> str:
-    [persistent_volume_claim] = [one for one in settled(*items, usual=usual) if isinstance(one, PersistentVolumeClaim)]
+    [persistent_volume_claim] = [obj for obj in settled(*items, usual=usual) if isinstance(obj, PersistentVolumeClaim)]
     return persistent_volume_claim.spec.volume_name
 
 
@@ -125,7 +125,7 @@ def test_claim_binds_only_to_volumes_of_its_storage_class() -> None:
 
 def test_two_claims_never_share_a_volume() -> None:
     actual = settled(disk("a"), disk("b"), bound_claim("c1"), bound_claim("c2"), bound_claim("c3"))
-    had = [one.spec.volume_name for one in actual if isinstance(one, PersistentVolumeClaim)]
+    had = [obj.spec.volume_name for obj in actual if isinstance(obj, PersistentVolumeClaim)]
     assert had == ["a", "b", ""]
 
 
@@ -137,8 +137,8 @@ def test_volume_binding_converges_without_double_bindings(volumes: tuple[str, st
     items = [disk(name, claim=bound_claim) for name, bound_claim in zip("ab", volumes, strict=True)]
     persistent_volume_claims = [claim(name, volume=bound_claim) for name, bound_claim in zip("ab", claims, strict=True)]
     actual = settled(*items, *persistent_volume_claims)
-    bound = [item for item in actual if item.status.phase == "Bound"]
-    had = [item.spec.volume_name for item in bound if isinstance(item, PersistentVolumeClaim)]
+    bound = [obj for obj in actual if obj.status.phase == "Bound"]
+    had = [obj.spec.volume_name for obj in bound if isinstance(obj, PersistentVolumeClaim)]
     assert len(had) == len(set(had))
     assert len(bound) == 2 * len(had)
 
@@ -146,9 +146,9 @@ def test_volume_binding_converges_without_double_bindings(volumes: tuple[str, st
 USER = make_pod(spec="  volumes: [{name: v, persistentVolumeClaim: {claimName: data}}]")
 
 
-def leaving(item: Any, *others: str) -> Any:
+def leaving(obj: Any, *others: str) -> Any:
     """As it began, and now being deleted."""
-    begun = BY_KIND[item.KIND].prepare_for_create(item)
+    begun = BY_KIND[obj.KIND].prepare_for_create(obj)
     finalizers = (*begun.metadata.finalizers, *others)
     return with_metadata(begun, deletion_timestamp="2026-01-01T00:00:00Z", finalizers=finalizers)
 
@@ -168,22 +168,22 @@ def phase(of: Pod, name: str) -> Pod:
     ],
 )
 def test_claim_protection_finalizer_is_removed_when_no_pod_uses_it(pods: list[Pod], goes: bool) -> None:
-    item: PersistentVolumeClaim = leaving(claim("data"))
-    assert item.metadata.finalizers == ("kubernetes.io/pvc-protection",)
-    assert list(release_protection([], [item], pods)) == ([ForceDelete(item)] if goes else [])
+    obj: PersistentVolumeClaim = leaving(claim("data"))
+    assert obj.metadata.finalizers == ("kubernetes.io/pvc-protection",)
+    assert list(release_protection([], [obj], pods)) == ([ForceDelete(obj)] if goes else [])
 
 
 @pytest.mark.parametrize(("bound", "goes"), [("Available", True), ("Released", True), ("Bound", False)])
 def test_volume_protection_finalizer_is_removed_when_unbound(bound: str, goes: bool) -> None:
-    item: PersistentVolume = leaving(disk("one"))
-    item = replace(item, status=replace(item.status, phase=bound))
-    assert item.metadata.finalizers == ("kubernetes.io/pv-protection",)
-    assert list(release_protection([item], [], [USER])) == ([ForceDelete(item)] if goes else [])
+    volume: PersistentVolume = leaving(disk("one"))
+    volume = replace(volume, status=replace(volume.status, phase=bound))
+    assert volume.metadata.finalizers == ("kubernetes.io/pv-protection",)
+    assert list(release_protection([volume], [], [USER])) == ([ForceDelete(volume)] if goes else [])
 
 
 def test_foreign_finalizers_are_kept() -> None:
-    item = leaving(claim("data"), "example.com/backup")
-    [change] = release_protection([], [item], [])
+    obj = leaving(claim("data"), "example.com/backup")
+    [change] = release_protection([], [obj], [])
     assert isinstance(change, Update)
     assert change.object.metadata.finalizers == ("example.com/backup",)
     assert not list(release_protection([], [change.object], []))  # type: ignore[list-item]

@@ -33,8 +33,8 @@ def test_controller_back_off_doubles_up_to_a_minute() -> None:
 
 
 def event(kind: str, new: Object, old: Object | None = None) -> WatchEvent:
-    def record(item: Object) -> Record:
-        return Record(key_of(item), 1, msgspec.json.encode(item), type(item), item)
+    def record(obj: Object) -> Record:
+        return Record(key_of(obj), 1, msgspec.json.encode(obj), type(obj), obj)
 
     return WatchEvent(kind, record(new), None if old is None else record(old))
 
@@ -61,8 +61,8 @@ def test_create_back_off_is_reset_when_quota_is_freed(change: WatchEvent, resets
 
 
 def new_pod(**spec: Any) -> Pod:
-    item = pod("p")
-    return replace(item, spec=replace(item.spec, **spec))
+    obj = pod("p")
+    return replace(obj, spec=replace(obj.spec, **spec))
 
 
 CLASSES = (
@@ -80,11 +80,11 @@ RANKS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("item", "classes", "wanted"), RANKS)
-def test_pod_priority_is_set_from_its_priority_class(item: Pod, classes: Any, wanted: tuple[str, int, str]) -> None:
-    spec = apply_priority(item, classes).spec
+@pytest.mark.parametrize(("obj", "classes", "wanted"), RANKS)
+def test_pod_priority_is_set_from_its_priority_class(obj: Pod, classes: Any, wanted: tuple[str, int, str]) -> None:
+    spec = apply_priority(obj, classes).spec
     assert (spec.priority_class_name, spec.priority, spec.preemption_policy) == wanted
-    assert apply_priority(replace(item, spec=spec), classes).spec == spec
+    assert apply_priority(replace(obj, spec=spec), classes).spec == spec
 
 
 @pytest.mark.parametrize(

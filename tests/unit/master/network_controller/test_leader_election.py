@@ -138,12 +138,12 @@ async def test_suspended_leader_notices_lost_leadership_before_writing(at_once: 
 async def test_concurrent_acquisition_elects_one_leader(at_once: Clock) -> None:
     server = Leases()
     both = LeaderElection(server, "first", at_once), LeaderElection(server, "second", at_once)
-    tasks: list[asyncio.Task[None]] = [asyncio.create_task(one.acquire()) for one in both]
+    tasks: list[asyncio.Task[None]] = [asyncio.create_task(candidate.acquire()) for candidate in both]
     done: Callable[[], int] = lambda: sum(task.done() for task in tasks)  # noqa: E731
     while not done():
         await asyncio.sleep(0)
     assert done() == 1
-    assert [one.is_leader for one in both].count(True) == 1
+    assert [candidate.is_leader for candidate in both].count(True) == 1
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -163,7 +163,7 @@ class Server:
         return True
 
     def all(self, kind: str) -> tuple[object, ...]:
-        return tuple(item for (one, _), item in self.objects.items() if one == kind)
+        return tuple(obj for (key_kind, _), obj in self.objects.items() if key_kind == kind)
 
 
 @dataclass
@@ -199,8 +199,8 @@ class Actor:
 
 def doubles(server: Server) -> list[object]:
     """Numbers that two have."""
-    vnids = [one.netid for one in server.all("NetNamespace") if isinstance(one, NetNamespace) and one.netid]
-    subnets = [one.subnet for one in server.all("HostSubnet") if isinstance(one, HostSubnet)]
+    vnids = [obj.netid for obj in server.all("NetNamespace") if isinstance(obj, NetNamespace) and obj.netid]
+    subnets = [obj.subnet for obj in server.all("HostSubnet") if isinstance(obj, HostSubnet)]
     return [number for number in (*vnids, *subnets) if (*vnids, *subnets).count(number) > 1]
 
 
@@ -215,8 +215,8 @@ def test_two_concurrent_leaders_allocate_no_number_twice(steps: list[tuple[int, 
     actors = (Actor(server, CONFIG), Actor(server, CONFIG))
     actors[0].decide()
     world = EMPTY
-    for who, what, number in steps:
-        actor = actors[who]
+    for actor_number, what, number in steps:
+        actor = actors[actor_number]
         if what == "look":
             actor.look(number, world)
         elif what == "decide":
@@ -224,9 +224,9 @@ def test_two_concurrent_leaders_allocate_no_number_twice(steps: list[tuple[int, 
         elif what == "act":
             actor.act()
         else:
-            here = [one for one in range(3) if number & 1 << one]
-            nodes = tuple(node(f"n{one}", ip=f"10.245.2.{one + 3}") for one in here)
-            world = with_fields(world, namespaces=tuple(namespace(f"p{one}") for one in here), nodes=nodes)
+            here = [index for index in range(3) if number & 1 << index]
+            nodes = tuple(node(f"n{index}", ip=f"10.245.2.{index + 3}") for index in here)
+            world = with_fields(world, namespaces=tuple(namespace(f"p{index}") for index in here), nodes=nodes)
         assert not doubles(server)
 
 
@@ -236,9 +236,9 @@ def test_any_state_is_repaired_by_one_leader(steps: list[tuple[int, str, int]], 
     """Also with so few subnets that numbers come round at once, and with numbers that were written by hand."""
     server = Server()
     actors = (Actor(server, TINY), Actor(server, TINY))
-    for who, what, number in steps:
-        actor = actors[who]
-        projects = tuple(namespace(f"p{one}") for one in range(number))
+    for actor_number, what, number in steps:
+        actor = actors[actor_number]
+        projects = tuple(namespace(f"p{index}") for index in range(number))
         world = ClusterState(projects, (node("a"), node("b", ip="10.245.2.4")), None, (), ())
         if what == "look":
             actor.look(number, world)

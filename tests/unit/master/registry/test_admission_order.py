@@ -37,21 +37,21 @@ ADMIN = User("admin", frozenset((SYSTEM_MASTERS,)))
 class InvalidLabel(AdmissionPlugin):
     """Gives every object a label whose value is not valid."""
 
-    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
-        return with_metadata(item, labels={"app": "no/label"})
+    def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
+        return with_metadata(obj, labels={"app": "no/label"})
 
 
 class Repair(AdmissionPlugin):
     """Replaces the labels of every object by valid ones."""
 
-    def mutate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> Any:
-        return with_metadata(item, labels={"app": "web"})
+    def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
+        return with_metadata(obj, labels={"app": "web"})
 
 
 class Reject(AdmissionPlugin):
     """Fails the test if it is asked to admit an object."""
 
-    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
+    def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
         pytest.fail("an invalid object reached validating admission")
 
 
@@ -99,9 +99,9 @@ async def test_mutation_of_a_plugin_is_validated(storage: SQLiteStorage) -> None
 
 
 async def test_mutation_of_a_plugin_is_validated_for_controllers(storage: SQLiteStorage) -> None:
-    item = ConfigMap(metadata=ObjectMeta(name="new", namespace="red"))
+    config_map = ConfigMap(metadata=ObjectMeta(name="new", namespace="red"))
     with pytest.raises(StatusError, match=r"metadata\.labels"):
-        creation(InvalidLabel(), Reject()).create(CONFIG_MAPS, item, Transaction(storage))
+        creation(InvalidLabel(), Reject()).create(CONFIG_MAPS, config_map, Transaction(storage))
 
 
 async def test_plugin_may_repair_what_would_be_invalid(storage: SQLiteStorage) -> None:
@@ -121,9 +121,9 @@ async def test_existing_object_is_reported_after_its_errors(storage: SQLiteStora
 class DenyDeletion(AdmissionPlugin):
     """Rejects every deletion."""
 
-    def validate(self, request: AdmissionRequest, item: Any, objects: Transaction) -> None:
+    def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
         if request.operation is Operation.DELETE:
-            raise errors.forbidden(request.resource, item.metadata.name, "it is needed")
+            raise errors.forbidden(request.resource, obj.metadata.name, "it is needed")
 
 
 async def test_plugins_validate_each_deletion_of_a_collection(storage: SQLiteStorage) -> None:

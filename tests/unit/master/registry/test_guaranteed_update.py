@@ -172,7 +172,7 @@ async def test_delete_collection_skips_an_object_that_is_deleted_meanwhile(stora
     await storage.write(put(config_map("other")))
     storage.competitor = once(delete(config_map("other")))
     response = await registry(storage).delete_all(request(CONFIG_MAPS))
-    assert [item["metadata"]["name"] for item in json.loads(response.body)["items"]] == ["shared"]
+    assert [obj["metadata"]["name"] for obj in json.loads(response.body)["items"]] == ["shared"]
     assert storage.list(group_resource(ConfigMap), "red") == []
 
 

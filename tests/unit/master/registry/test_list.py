@@ -44,7 +44,7 @@ def listed(store: SQLiteStorage, **query: str) -> Any:
     creation = ObjectCreation(AdmissionChain(()), now, "")
     objects = Registry(store, creation, cast("Authorizer", None))
     actual = json.loads(objects.list_all(Request(where, query)).body)
-    return actual["metadata"], [item["metadata"]["name"] for item in actual["items"]]
+    return actual["metadata"], [obj["metadata"]["name"] for obj in actual["items"]]
 
 
 async def test_list_pages_show_one_revision(store: SQLiteStorage) -> None:

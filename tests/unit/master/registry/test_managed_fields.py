@@ -82,8 +82,11 @@ def test_equal_value_is_owned_by_both_managers_until_both_remove_it() -> None:
 
 
 def test_keyed_list_items_are_owned_individually() -> None:
-    one, two = {"name": "a", "image": "i", "env": [{"name": "X", "value": "1"}]}, {"name": "b", "image": "j"}
-    first = apply({}, pod(one), POD, (), owner("m1"))
+    first_container, two = (
+        {"name": "a", "image": "i", "env": [{"name": "X", "value": "1"}]},
+        {"name": "b", "image": "j"},
+    )
+    first = apply({}, pod(first_container), POD, (), owner("m1"))
     assert fields(first, "m1") == {
         "f:spec": {
             "f:containers": {
@@ -97,7 +100,7 @@ def test_keyed_list_items_are_owned_individually() -> None:
         }
     }
     second = apply(first.document, pod(two), POD, first.owners, owner("m2"))
-    assert second.document["spec"]["containers"] == [one, two]
+    assert second.document["spec"]["containers"] == [first_container, two]
     third = apply(second.document, pod({"name": "a", "image": "i"}), POD, second.owners, owner("m1"))
     assert third.document["spec"]["containers"] == [{"name": "a", "image": "i", "env": []}, two]
     last = apply(third.document, pod(), POD, third.owners, owner("m2"))

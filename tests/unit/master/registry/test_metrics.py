@@ -94,8 +94,8 @@ async def door(tmp_path: Path) -> AsyncIterator[Door]:
     labelled = replace(
         pod("web", "near"), metadata=replace(pod("web").metadata, namespace="red", labels={"app": "web"})
     )
-    for one in (node("near", labels={"zone": "a"}), node("far"), labelled, pod("other", "far"), pod("waits")):
-        await store.write(put(one))
+    for obj in (node("near", labels={"zone": "a"}), node("far"), labelled, pod("other", "far"), pod("waits")):
+        await store.write(put(obj))
     nodes = Nodes()
     nodes.said = {"near": said("web", "of-nobody"), "far": said("other")}
     yield Door(store, nodes)
@@ -103,7 +103,7 @@ async def door(tmp_path: Path) -> AsyncIterator[Door]:
 
 
 def names(actual: Any) -> list[str]:
-    return [row["metadata"]["name"] for row in actual["items"]]
+    return [obj["metadata"]["name"] for obj in actual["items"]]
 
 
 async def test_node_metrics_report_usage(door: Door) -> None:
@@ -168,8 +168,11 @@ async def test_metrics_cache_expires(door: Door, monkeypatch: pytest.MonkeyPatch
 
 async def test_metrics_table_has_kubectl_top_columns(door: Door) -> None:
     actual = await door.get("pods", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json")
-    assert [row["name"] for row in actual["columnDefinitions"]] == ["Name", "CPU", "Memory", "Window"]
-    assert [row["cells"][:3] for row in actual["rows"]] == [["other", "3000000n", "3Ki"], ["web", "3000000n", "3Ki"]]
+    assert [column["name"] for column in actual["columnDefinitions"]] == ["Name", "CPU", "Memory", "Window"]
+    assert [table_row["cells"][:3] for table_row in actual["rows"]] == [
+        ["other", "3000000n", "3Ki"],
+        ["web", "3000000n", "3Ki"],
+    ]
 
 
 @pytest.mark.parametrize("verb", ["create", "update", "patch", "delete", "deletecollection", "watch"])
@@ -181,7 +184,7 @@ def test_discovery_lists_the_metrics_group() -> None:
     assert group("metrics.k8s.io") is not None
     actual = resources("metrics.k8s.io", "v1beta1")
     assert actual is not None
-    assert [(row["name"], row["kind"], row["verbs"]) for row in actual["resources"]] == [
+    assert [(resource["name"], resource["kind"], resource["verbs"]) for resource in actual["resources"]] == [
         ("nodes", "NodeMetrics", ["get", "list"]),
         ("pods", "PodMetrics", ["get", "list"]),
     ]

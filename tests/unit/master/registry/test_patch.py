@@ -138,7 +138,7 @@ def test_strategic_patch_deletes_replaces_and_orders_items() -> None:
         {"name": "z"}
     ]
     ordered = {"spec": {"$setElementOrder/containers": [{"name": "b"}, {"name": "a"}], "containers": [{"name": "c"}]}}
-    assert [item["name"] for item in containers(strategic(POD, ordered))] == ["b", "a", "c"]
+    assert [container["name"] for container in containers(strategic(POD, ordered))] == ["b", "a", "c"]
 
 
 def test_strategic_patch_directives_apply_to_maps_and_sets() -> None:

@@ -30,8 +30,8 @@ def counted(allowed: int, healthy: int = 3, desired: int = 2, generation: int = 
 
 
 def test_eviction_decreases_the_budget_and_reports_its_exhaustion() -> None:
-    item = budget(counted(2))
-    once = budget_after_eviction(pod("a"), [item], NOW)
+    obj = budget(counted(2))
+    once = budget_after_eviction(pod("a"), [obj], NOW)
     assert once is not None
     assert once.status.conditions[0].reason == "SufficientPods"
     twice = budget_after_eviction(pod("b"), [once], NOW)
@@ -76,9 +76,9 @@ FREE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("one", FREE)
-def test_eviction_of_pods_without_a_budget_is_free(one: Pod) -> None:
-    assert budget_after_eviction(one, [budget(counted(0))], NOW) is None
+@pytest.mark.parametrize("obj", FREE)
+def test_eviction_of_pods_without_a_budget_is_free(obj: Pod) -> None:
+    assert budget_after_eviction(obj, [budget(counted(0))], NOW) is None
     with pytest.raises(StatusError):
         budget_after_eviction(pod("a"), [budget(counted(0))], NOW)
 
@@ -88,33 +88,33 @@ def test_eviction_of_pods_without_a_budget_is_free(one: Pod) -> None:
     [(None, 2, True), (None, 1, False), ("IfHealthyBudget", 1, False), ("AlwaysAllow", 1, True)],
 )
 def test_unhealthy_pod_eviction_policy_is_applied(policy: str | None, healthy: int, free: bool) -> None:
-    item = budget(counted(0, healthy, 2), unhealthyPodEvictionPolicy=policy)
+    obj = budget(counted(0, healthy, 2), unhealthyPodEvictionPolicy=policy)
     if free:
-        assert budget_after_eviction(pod("a", ready=False), [item], NOW) is None
+        assert budget_after_eviction(pod("a", ready=False), [obj], NOW) is None
     else:
         with pytest.raises(StatusError):
-            budget_after_eviction(pod("a", ready=False), [item], NOW)
+            budget_after_eviction(pod("a", ready=False), [obj], NOW)
 
 
 @given(st.integers(0, 8), st.integers(0, 10), st.lists(st.integers(0, 7), max_size=20))
 def test_evictions_never_leave_fewer_healthy_pods_than_required(ready: int, wanted: int, order: list[int]) -> None:
     """Evictions in any order, the controller looking at any time: every second one here."""
     pods = {f"p{n}": pod(f"p{n}", n < ready) for n in range(8)}
-    item = budget(minAvailable=wanted)
-    item = replace(item, status=status_of(item, list(pods.values())))
+    disruption_budget = budget(minAvailable=wanted)
+    disruption_budget = replace(disruption_budget, status=status_of(disruption_budget, list(pods.values())))
     for turn, number in enumerate(order):
-        one = pods.get(f"p{number}")
-        if one is None:
+        stored_pod = pods.get(f"p{number}")
+        if stored_pod is None:
             continue
         try:
-            item = budget_after_eviction(one, [item], NOW) or item
+            disruption_budget = budget_after_eviction(stored_pod, [disruption_budget], NOW) or disruption_budget
         except StatusError:
             continue
         del pods[f"p{number}"]
         healthy = sum(condition.status == "True" for left in pods.values() for condition in left.status.conditions)
         assert healthy >= min(wanted, ready)
         if turn % 2:
-            item = replace(item, status=status_of(item, list(pods.values())))
+            disruption_budget = replace(disruption_budget, status=status_of(disruption_budget, list(pods.values())))
 
 
 def test_eviction_body_is_validated() -> None:

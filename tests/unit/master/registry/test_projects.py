@@ -59,10 +59,12 @@ def test_invalid_project_request_is_rejected(document: object) -> None:
 def test_discovery_lists_projects_and_project_requests() -> None:
     actual = discovery.resources("project.openshift.io", "v1")
     assert actual is not None
-    rows = {row["name"]: row["verbs"] for row in actual["resources"]}
+    rows = {resource["name"]: resource["verbs"] for resource in actual["resources"]}
     assert rows["projectrequests"] == ["create", "list"]
     assert "deletecollection" not in rows["projects"]
-    groups = [row["name"] for row in discovery.groups()["groups"]]
+    groups = [group["name"] for group in discovery.groups()["groups"]]
     assert groups.count("project.openshift.io") == 1
-    items = [item["metadata"].get("name") for item in discovery.aggregated(core=False, discovery_version="v2")["items"]]
+    items = [
+        group["metadata"].get("name") for group in discovery.aggregated(core=False, discovery_version="v2")["items"]
+    ]
     assert items == groups

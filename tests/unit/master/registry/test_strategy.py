@@ -119,17 +119,17 @@ def test_ephemeral_containers_are_rejected_in_create_and_update() -> None:
 def test_delete_propagation_policy_decides_about_dependents(
     kind: str, options: dict[str, Any], finalizer: str | None
 ) -> None:
-    item = BY_KIND[kind].type(metadata=meta("a"))
-    left = prepare_delete(BY_KIND[kind], item, DeleteOptions(**options), datetime(2026, 1, 1, tzinfo=UTC))
+    obj = BY_KIND[kind].type(metadata=meta("a"))
+    left = prepare_delete(BY_KIND[kind], obj, DeleteOptions(**options), datetime(2026, 1, 1, tzinfo=UTC))
     assert (None if left is None else left.metadata.finalizers) == (None if finalizer is None else (finalizer,))
 
 
 @pytest.mark.parametrize(
-    ("asked", "own", "seconds"), [(-1, 30, 1), (-30, 30, 1), (None, -5, 1), (2, 30, 2), (0, 30, None)]
+    ("requested", "own", "seconds"), [(-1, 30, 1), (-30, 30, 1), (None, -5, 1), (2, 30, 2), (0, 30, None)]
 )
-def test_negative_grace_period_is_one_second(asked: int | None, own: int, seconds: int | None) -> None:
+def test_negative_grace_period_is_one_second(requested: int | None, own: int, seconds: int | None) -> None:
     pod = replace(POD, spec=replace(POD.spec, node_name="n1", termination_grace_period_seconds=own))
-    options, now = DeleteOptions(grace_period_seconds=asked), datetime(2026, 1, 1, tzinfo=UTC)
+    options, now = DeleteOptions(grace_period_seconds=requested), datetime(2026, 1, 1, tzinfo=UTC)
     left = prepare_delete(BY_KIND["Pod"], pod, options, now, Node(metadata=ObjectMeta(name="n1")))
     assert (None if left is None else left.metadata.deletion_grace_period_seconds) == seconds
 

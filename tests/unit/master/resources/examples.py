@@ -120,18 +120,18 @@ def document(resource: AnyResource, content: dict[str, Any]) -> dict[str, Any]:
 
 def read(plural: str, content: dict[str, Any]) -> Any:
     resource = KINDS[plural]
-    item, problems, _ = decode(resource.type, document(resource, content), resource.rules)
+    obj, problems, _ = decode(resource.type, document(resource, content), resource.rules)
     assert not problems
-    return default(item, resource.rules)
+    return default(obj, resource.rules)
 
 
-def held_by(given: Any, kept: Any) -> None:
+def held_by(given: Any, stored: Any) -> None:
     """Everything that was given is kept; an empty text is as good as none."""
     if isinstance(given, dict):
         for key, value in given.items():
-            held_by(value, kept.get(key, ""))
+            held_by(value, stored.get(key, ""))
     elif isinstance(given, list):
-        for mine, there in zip(given, kept, strict=True):
+        for mine, there in zip(given, stored, strict=True):
             held_by(mine, there)
     else:
-        assert given == kept
+        assert given == stored

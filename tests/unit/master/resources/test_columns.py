@@ -83,8 +83,8 @@ def test_table_columns_equal_the_reference(name: str, columns: str) -> None:
 @pytest.mark.parametrize("name", KINDS)
 def test_column_definition_is_complete(name: str) -> None:
     resource = KINDS[name]
-    for column, row in zip(resource.columns, tables.columns(resource), strict=True):
-        assert row == {
+    for column, definition in zip(resource.columns, tables.columns(resource), strict=True):
+        assert definition == {
             "name": column.name,
             "type": column.type,
             "format": "name" if column.format else "",

@@ -21,12 +21,16 @@ STANDARD = {"apiVersion", "kind", "metadata"}
 
 
 def documents(name: str) -> list[dict[str, Any]]:
-    return [item for item in yaml.safe_load_all((MANIFESTS / name).read_text()) if item]
+    return [document for document in yaml.safe_load_all((MANIFESTS / name).read_text()) if document]
 
 
 def definitions() -> dict[str, dict[str, Any]]:
     actual = [*documents("network.yaml"), *documents("node-queries.yaml")]
-    return {item["spec"]["names"]["kind"]: item for item in actual if item["kind"] == "CustomResourceDefinition"}
+    return {
+        document["spec"]["names"]["kind"]: document
+        for document in actual
+        if document["kind"] == "CustomResourceDefinition"
+    }
 
 
 def version(kind: str) -> dict[str, Any]:
@@ -79,7 +83,11 @@ def test_custom_resource_schemas_reject_what_the_master_rejects() -> None:
 
 
 def test_node_role_may_only_read_and_create_events(resource: Resource[Any]) -> None:
-    roles = {item["metadata"]["name"]: item for item in documents("network.yaml") if item["kind"] == "ClusterRole"}
+    roles = {
+        document["metadata"]["name"]: document
+        for document in documents("network.yaml")
+        if document["kind"] == "ClusterRole"
+    }
     *reading, telling = roles["podlane:node"]["rules"]
     assert all(set(rule["verbs"]) == {"get", "list", "watch"} for rule in reading)
     assert (telling["resources"], telling["verbs"]) == (["events"], ["create"])

@@ -229,11 +229,11 @@ ROWS: list[tuple[str, dict[str, Any], list[object]]] = [
 
 @pytest.mark.parametrize(("plural", "content"), GOOD)
 def test_accepted_object_keeps_its_fields_and_is_defaulted_once(plural: str, content: dict[str, Any]) -> None:
-    resource, item = KINDS[plural], read(plural, content)
-    assert default(item, resource.rules) == item
-    assert not list(check_update(item, item, resource.rules))
-    kept = json.loads(tables.encode_object(resource, item, View.OBJECT, NOW))
-    held_by(document(resource, content), kept)
+    resource, obj = KINDS[plural], read(plural, content)
+    assert default(obj, resource.rules) == obj
+    assert not list(check_update(obj, obj, resource.rules))
+    encoded = json.loads(tables.encode_object(resource, obj, View.OBJECT, NOW))
+    held_by(document(resource, content), encoded)
 
 
 @pytest.mark.parametrize(("plural", "content", "path"), BAD)
@@ -294,7 +294,10 @@ def test_resources_that_are_listed_empty_are_read_only_and_not_a_projection() ->
 def test_autoscaler_behavior_defaults_are_set_when_some_is_given() -> None:
     assert read("horizontalpodautoscalers", scaler()).spec.behavior is None
     actual = read("horizontalpodautoscalers", scaler(behavior={"scaleDown": {"selectPolicy": "Min"}})).spec.behavior
-    assert [(row.type, row.value) for row in actual.scale_up.policies] == [("Pods", 4), ("Percent", 100)]
+    assert [(scaling_policy.type, scaling_policy.value) for scaling_policy in actual.scale_up.policies] == [
+        ("Pods", 4),
+        ("Percent", 100),
+    ]
     assert (actual.scale_down.select_policy, actual.scale_down.stabilization_window_seconds) == ("Min", None)
 
 

@@ -74,8 +74,8 @@ def test_event_fields_map_to_the_other_version() -> None:
 
 
 @given(EVENTS)
-def test_event_round_trips_through_the_other_version(item: Event) -> None:
-    assert EVENTS_V1.to_stored(EVENTS_V1.from_stored(item)) == item
+def test_event_round_trips_through_the_other_version(event: Event) -> None:
+    assert EVENTS_V1.to_stored(EVENTS_V1.from_stored(event)) == event
 
 
 ABOUT_NODE = {"involvedObject": {"kind": "Node", "name": "n"}}
@@ -131,8 +131,8 @@ SCALERS = st.builds(
 
 
 @given(SCALERS)
-def test_autoscaler_round_trips_through_the_other_version(item: HorizontalPodAutoscaler) -> None:
-    assert V1.to_stored(V1.from_stored(item)) == item
+def test_autoscaler_round_trips_through_the_other_version(autoscaler: HorizontalPodAutoscaler) -> None:
+    assert V1.to_stored(V1.from_stored(autoscaler)) == autoscaler
 
 
 def test_cpu_autoscaler_converts_without_annotations() -> None:
@@ -166,8 +166,8 @@ SLICES = st.builds(
 
 
 @given(SLICES)
-def test_endpoint_slice_round_trips_through_the_other_version(item: EndpointSlice) -> None:
-    assert ENDPOINT_SLICES_V1BETA1.to_stored(ENDPOINT_SLICES_V1BETA1.from_stored(item)) == item
+def test_endpoint_slice_round_trips_through_the_other_version(endpoint_slice: EndpointSlice) -> None:
+    assert ENDPOINT_SLICES_V1BETA1.to_stored(ENDPOINT_SLICES_V1BETA1.from_stored(endpoint_slice)) == endpoint_slice
 
 
 def test_endpoint_node_converts_to_topology_in_v1beta1() -> None:
@@ -187,10 +187,10 @@ def test_endpoint_node_converts_to_topology_in_v1beta1() -> None:
 def test_disruption_budget_selector_is_equal_in_both_versions(
     newer: LabelSelector | None, older: LabelSelector | None
 ) -> None:
-    item = PodDisruptionBudget(metadata=meta("b"), spec=PodDisruptionBudgetSpec(selector=newer, min_available=1))
-    seen_as = POD_DISRUPTION_BUDGETS_V1BETA1.from_stored(item)
+    budget = PodDisruptionBudget(metadata=meta("b"), spec=PodDisruptionBudgetSpec(selector=newer, min_available=1))
+    seen_as = POD_DISRUPTION_BUDGETS_V1BETA1.from_stored(budget)
     assert seen_as.spec.selector == older
-    assert POD_DISRUPTION_BUDGETS_V1BETA1.to_stored(seen_as) == item
+    assert POD_DISRUPTION_BUDGETS_V1BETA1.to_stored(seen_as) == budget
 
 
 def test_empty_v1beta1_budget_selector_matches_no_pods() -> None:
@@ -200,8 +200,8 @@ def test_empty_v1beta1_budget_selector_matches_no_pods() -> None:
 
 
 def test_cron_job_round_trips_through_the_other_version() -> None:
-    item = CronJob(metadata=meta("c", namespace="red"), spec=CronJobSpec(schedule="* * * * *", suspend=True))
-    assert CRON_JOBS_V1BETA1.to_stored(CRON_JOBS_V1BETA1.from_stored(item)) == item
+    cron_job = CronJob(metadata=meta("c", namespace="red"), spec=CronJobSpec(schedule="* * * * *", suspend=True))
+    assert CRON_JOBS_V1BETA1.to_stored(CRON_JOBS_V1BETA1.from_stored(cron_job)) == cron_job
     document = {"metadata": {"name": "c", "namespace": "red"}, "spec": {"schedule": "every day"}}
     _, problems, _ = decode(CRON_JOBS_V1BETA1.type, document, CRON_JOBS_V1BETA1.rules)
     assert "spec.schedule" in {problem.path for problem in problems}
@@ -249,25 +249,25 @@ def test_served_versions_belong_to_a_stored_kind_of_the_same_scope(resource: Any
 
 def test_pod_address_contains_only_owner_and_address() -> None:
     secret = Container(name="c", image="i", env=(EnvVar(name="PASSWORD", value="hidden"),))
-    item = Pod(
+    pod = Pod(
         metadata=meta("p", namespace="red", annotations={"note": "hidden"}, labels={"app": "hidden"}),
         spec=PodSpec(containers=(secret,)),
         status=PodStatus(phase="Running", pod_ip="10.128.0.5", message="hidden"),
     )
-    converted = msgspec.json.encode(POD_ADDRESSES.from_stored(item))
+    converted = msgspec.json.encode(POD_ADDRESSES.from_stored(pod))
     assert b"10.128.0.5" in converted
     assert b"hidden" not in converted
 
 
-def record(item: Event, revision: int) -> Record:
-    kept = with_revision(item, revision)
-    return Record(key_of(kept), revision, msgspec.json.encode(kept), Event, kept)
+def record(event: Event, revision: int) -> Record:
+    stored = with_revision(event, revision)
+    return Record(key_of(stored), revision, msgspec.json.encode(stored), Event, stored)
 
 
 def test_converted_watch_event_has_kind_name_and_revision() -> None:
     about = ObjectReference(name="web")
-    item = Event(metadata=meta("e", namespace="red"), involved_object=about, message="hello", count=1)
-    before, after = record(item, 3), record(msgspec.structs.replace(item, count=2), 4)
+    event = Event(metadata=meta("e", namespace="red"), involved_object=about, message="hello", count=1)
+    before, after = record(event, 3), record(msgspec.structs.replace(event, count=2), 4)
     converted = convert_event(EVENTS_V1, Happened("MODIFIED", after, before))
     assert msgspec.json.decode(converted.record.data) == {
         "apiVersion": "events.k8s.io/v1",

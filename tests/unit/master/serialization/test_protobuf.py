@@ -178,9 +178,9 @@ def test_document_round_trips_through_protobuf(plural: str, content: dict[str, A
 def without_empty(value: Any) -> Any:
     """Protobuf knows no empty lists, maps and texts, and quantities are texts."""
     if isinstance(value, dict):
-        inner = {key: without_empty(item) for key, item in value.items()}
-        return {key: item for key, item in inner.items() if item not in ("", [])}
-    return [without_empty(item) for item in value] if isinstance(value, list) else value
+        inner = {key: without_empty(member) for key, member in value.items()}
+        return {key: member for key, member in inner.items() if member not in ("", [])}
+    return [without_empty(element) for element in value] if isinstance(value, list) else value
 
 
 @given(st.binary(max_size=80), st.sampled_from(["Pod", "Deployment", "Service", "Event"]))

@@ -44,8 +44,8 @@ def test_table_age_has_kubectls_format(seconds: int, text: str) -> None:
     assert duration(seconds) == text
 
 
-def table(kind: str, item: Any, view: View = View.TABLE) -> Any:
-    return json.loads(tables.encode_object(BY_KIND[kind], item, view, NOW))
+def table(kind: str, obj: Any, view: View = View.TABLE) -> Any:
+    return json.loads(tables.encode_object(BY_KIND[kind], obj, view, NOW))
 
 
 def test_older_clients_get_v1beta1_tables() -> None:
@@ -67,8 +67,8 @@ COMPLETED = ContainerStateTerminated(exit_code=0, reason="Completed")
 
 
 def with_containers(*statuses: ContainerStatus, phase: str = "Running", **rest: Any) -> Pod:
-    item = pod("p", node="n")
-    return replace(item, status=PodStatus(phase=phase, container_statuses=statuses, **rest))
+    obj = pod("p", node="n")
+    return replace(obj, status=PodStatus(phase=phase, container_statuses=statuses, **rest))
 
 
 READY = (Condition(type="Ready", status="True"),)
@@ -93,9 +93,9 @@ STATES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("item", "word"), STATES, ids=[word for _, word in STATES])
-def test_pod_status_column_summarizes_the_pod(item: Pod, word: str) -> None:
-    assert pod_state(item) == word
+@pytest.mark.parametrize(("obj", "word"), STATES, ids=[word for _, word in STATES])
+def test_pod_status_column_summarizes_the_pod(obj: Pod, word: str) -> None:
+    assert pod_state(obj) == word
 
 
 def test_pod_table_row() -> None:
@@ -121,15 +121,15 @@ def test_node_table_row() -> None:
         kubelet_version="v1.32.0", os_image="Debian", kernel_version="6.1", architecture="amd64",
         container_runtime_version="docker://20.10",
     )  # fmt: skip
-    item = node("n", unschedulable=True, labels={"node-role.kubernetes.io/edge": ""})
-    item = replace(item, status=replace(item.status, node_info=info))
-    assert table("Node", item)["rows"][0]["cells"] == [
+    obj = node("n", unschedulable=True, labels={"node-role.kubernetes.io/edge": ""})
+    obj = replace(obj, status=replace(obj.status, node_info=info))
+    assert table("Node", obj)["rows"][0]["cells"] == [
         "n", "Ready,SchedulingDisabled", "edge", "2m21s", "v1.32.0", "10.245.2.3", "<none>", "Debian", "6.1 (amd64)",
         "docker://20.10",
     ]  # fmt: skip
     for ready, word in (("False", "NotReady"), ("Unknown", "NotReady")):
         assert table("Node", node("n", ready=ready))["rows"][0]["cells"][1] == word
-    assert table("Node", type(item)(metadata=meta("n")))["rows"][0]["cells"][1] == "Unknown"
+    assert table("Node", type(obj)(metadata=meta("n")))["rows"][0]["cells"][1] == "Unknown"
 
 
 def test_network_kinds_table_rows() -> None:

@@ -11,7 +11,9 @@ def test_aggregated_discovery_is_returned_when_preferred() -> None:
     assert discovery.aggregated_version(both) == "v2"
     assert discovery.aggregated_version(beta) == "v2beta1"
     assert discovery.aggregated_version("application/json") == ""
-    names = [row["resource"] for row in discovery.aggregated(True, "v2")["items"][0]["versions"][0]["resources"]]
+    names = [
+        resource["resource"] for resource in discovery.aggregated(True, "v2")["items"][0]["versions"][0]["resources"]
+    ]
     assert names == sorted(names)
     assert {"configmaps", "namespaces", "nodes", "pods"} <= set(names)
 
@@ -21,11 +23,13 @@ def test_api_group_lists_its_preferred_version_first() -> None:
         "kind": "APIGroup",
         "apiVersion": "v1",
         "name": "autoscaling",
-        "versions": [{"groupVersion": f"autoscaling/{one}", "version": one} for one in ("v2", "v1")],
+        "versions": [
+            {"groupVersion": f"autoscaling/{api_version}", "version": api_version} for api_version in ("v2", "v1")
+        ],
         "preferredVersion": {"groupVersion": "autoscaling/v2", "version": "v2"},
     }
-    actual = {row["metadata"].get("name"): row["versions"] for row in discovery.aggregated(False, "v2")["items"]}
-    assert [row["version"] for row in actual["autoscaling"]] == ["v2", "v1"]
+    actual = {group["metadata"].get("name"): group["versions"] for group in discovery.aggregated(False, "v2")["items"]}
+    assert [entry["version"] for entry in actual["autoscaling"]] == ["v2", "v1"]
     for version in ("v2", "v1"):
         rows = discovery.resources("autoscaling", version)
         assert rows is not None
@@ -36,7 +40,7 @@ def test_api_group_lists_its_preferred_version_first() -> None:
 def test_internal_operations_are_not_among_discovery_verbs() -> None:
     rows = discovery.resources("networking.k8s.io", "v1")
     assert rows is not None
-    verbs = {row["name"]: row["verbs"] for row in rows["resources"]}
+    verbs = {resource["name"]: resource["verbs"] for resource in rows["resources"]}
     assert verbs["ipaddresses"] == ["get", "list", "watch"]
     assert "create" not in verbs["servicecidrs"]
     assert "create" in verbs["ingresses"]

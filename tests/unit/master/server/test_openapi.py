@@ -40,20 +40,22 @@ def test_openapi_references_are_contained_in_the_document(path: str) -> None:
 @pytest.mark.parametrize("path", DOCUMENTS)
 def test_openapi_operations_are_unique_and_declare_path_parameters(path: str) -> None:
     seen = []
-    for place, row in document(path)["paths"].items():
-        known = {one["name"] for one in row.get("parameters", ())}
-        assert known == set(re.findall(r"{(\w+)}", place)) or set(row) == {"get"}
-        seen += [actual["operationId"] for key, actual in row.items() if key != "parameters"]
+    for route, path_item in document(path)["paths"].items():
+        known = {parameter["name"] for parameter in path_item.get("parameters", ())}
+        assert known == set(re.findall(r"{(\w+)}", route)) or set(path_item) == {"get"}
+        seen += [actual["operationId"] for key, actual in path_item.items() if key != "parameters"]
     assert len(seen) == len(set(seen))
 
 
 def test_openapi_declares_server_side_field_validation() -> None:
     for resource in (resource for resource in BUILTIN if "patch" in resource.verbs):
         root = f"apis/{resource.group}/{resource.version}" if resource.group else f"api/{resource.version}"
-        patches = [row["patch"] for row in document(root)["paths"].values() if "patch" in row]
+        patches = [path_item["patch"] for path_item in document(root)["paths"].values() if "patch" in path_item]
         mine = [patch for patch in patches if patch["x-kubernetes-group-version-kind"]["kind"] == resource.kind]
         assert mine
-        assert all("fieldValidation" in {one["name"] for one in row["parameters"]} for row in mine)
+        assert all(
+            "fieldValidation" in {parameter["name"] for parameter in operation["parameters"]} for operation in mine
+        )
 
 
 def test_openapi_union_types_are_named() -> None:

@@ -49,9 +49,9 @@ PATHS = [
 ]
 
 
-@pytest.mark.parametrize(("path", "found"), PATHS)
-def test_request_path_is_parsed(path: str, found: tuple[str, str, str, str] | None) -> None:
-    assert read(path) == found
+@pytest.mark.parametrize(("path", "expected"), PATHS)
+def test_request_path_is_parsed(path: str, expected: tuple[str, str, str, str] | None) -> None:
+    assert read(path) == expected
 
 
 @given(st.lists(st.sampled_from(["", "api", "apis", "v1", "namespaces", "pods", "x", "%", "network.openshift.io"])))

@@ -60,7 +60,7 @@ async def test_compaction_removes_history_on_disk(tmp_path: Path) -> None:
     rows = [(log_row.name, log_row.revision) for log_row in journal.rows()]
     assert journal.compacted() >= 22
     assert ("old", 1) in rows
-    assert not [row for row in rows if row[0] == "gone"]
+    assert not [record for record in rows if record[0] == "gone"]
     assert len(rows) < 15
     journal.close()
 
@@ -100,8 +100,8 @@ async def test_disk_error_fails_pending_writes_only(store: SQLiteStorage, monkey
     latest = store.get_uncommitted(key("a"))
     assert latest is not None
     assert latest.object.metadata.labels == {}
-    (item,) = await store.write(put(ns("b"), expect=0))
-    assert item.metadata.resource_version == "2"
+    (stored,) = await store.write(put(ns("b"), expect=0))
+    assert stored.metadata.resource_version == "2"
 
 
 async def test_other_store_format_and_second_master_are_rejected(tmp_path: Path) -> None:

@@ -151,12 +151,17 @@ def test_invalid_slice_name_is_no_cgroup(name: str) -> None:
 def test_cgroup_limits_convert_to_systemd_properties(
     limits: CgroupLimits, version: int, expected: dict[str, int]
 ) -> None:
-    values: dict[str, Any] = {item.name: item.value[1] for item in slice_properties(limits, version)}
+    values: dict[str, Any] = {
+        slice_property.name: slice_property.value[1] for slice_property in slice_properties(limits, version)
+    }
     assert {name: value for name, value in values.items() if not name.endswith("Accounting")} == expected
     assert values["MemoryAccounting"] is values["CPUAccounting"] is values["TasksAccounting"] is True
 
 
 @pytest.mark.parametrize(("quota", "micros"), [(1_000, 10_000), (1_001, 20_000), (1_500, 20_000), (2_000, 20_000)])
 def test_systemd_cpu_quota_is_rounded_up_to_whole_percent(quota: int, micros: int) -> None:
-    values = {item.name: item.value[1] for item in slice_properties(CgroupLimits(quota=quota), 1)}
+    values = {
+        slice_property.name: slice_property.value[1]
+        for slice_property in slice_properties(CgroupLimits(quota=quota), 1)
+    }
     assert values["CPUQuotaPerSecUSec"] == micros

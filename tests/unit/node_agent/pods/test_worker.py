@@ -404,8 +404,8 @@ async def test_image_pull_failure_is_reported(tmp_path: Path) -> None:
         ]
 
 
-@pytest.mark.parametrize("asked", [True, False])
-async def test_terminating_pod_does_not_wait_for_its_image(tmp_path: Path, asked: bool) -> None:
+@pytest.mark.parametrize("is_requested", [True, False])
+async def test_terminating_pod_does_not_wait_for_its_image(tmp_path: Path, is_requested: bool) -> None:
     pod = make_pod("[{name: main, image: nowhere}]")
     deleted_metadata = replace(
         pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600
@@ -417,7 +417,7 @@ async def test_terminating_pod_does_not_wait_for_its_image(tmp_path: Path, asked
         async with asyncio.timeout(10):
             while not host.docker.asked:
                 await asyncio.sleep(0.01)
-            if asked:
+            if is_requested:
                 worker.update(replace(pod, metadata=deleted_metadata))
             else:
                 worker.terminate()

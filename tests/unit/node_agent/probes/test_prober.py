@@ -239,6 +239,6 @@ async def test_sleep_hook_sleeps_and_empty_hook_does_nothing(prober: Prober) -> 
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind((HERE, 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as sock:
+        sock.bind((HERE, 0))
+        return int(sock.getsockname()[1])

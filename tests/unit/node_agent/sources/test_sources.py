@@ -170,8 +170,8 @@ def test_invalid_document_affects_no_other_document() -> None:
 
 
 def test_pod_list_items_need_no_kind() -> None:
-    item = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "m", "image": "i"}]}}
-    pod_list = {"apiVersion": "v1", "kind": "PodList", "items": [item]}
+    document = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "m", "image": "i"}]}}
+    pod_list = {"apiVersion": "v1", "kind": "PodList", "items": [document]}
     assert images(parse(json.dumps(pod_list, indent="\t")).pods) == {"a-node-1": "i"}
     [refusal] = parse('{"apiVersion": "v1", "kind": "PodList", "items": 7}').rejected
     assert refusal.problems[0].path == "items"

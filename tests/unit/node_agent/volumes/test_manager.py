@@ -165,8 +165,8 @@ async def test_missing_token_delays_the_pod_with_a_reason(tmp_path: Path) -> Non
 
 
 async def _set_up_change_and_remove(host: World) -> None:
-    async def settings(item: ConfigMap) -> None:
-        host.objects.put(item)
+    async def settings(config_map: ConfigMap) -> None:
+        host.objects.put(config_map)
 
     if not host.terminated:
         await host.once("made", lambda: settings(SETTINGS))

@@ -55,7 +55,7 @@ def test_stored_dns_state_is_restored(vnids: dict[str, int] | None) -> None:
         [slice_of("db", "red", endpoint("10.128.0.9", hostname="db-0", conditions={"ready": False}))],
     )
     before = ClusterZone(directory, DOMAIN, vnids)
-    after, who = load(dump(before, CLIENTS), DOMAIN.origin)
+    after, loaded_vnids = load(dump(before, CLIENTS), DOMAIN.origin)
     for name, kind in (
         ("web.red.svc.cluster.local", "A"),
         ("_http._tcp.web.red.svc.cluster.local", "SRV"),
@@ -67,8 +67,8 @@ def test_stored_dns_state_is_restored(vnids: dict[str, int] | None) -> None:
         for vnid in (0, 10, 11):
             assert answer_text(after, name, kind, vnid) == answer_text(before, name, kind, vnid)
         assert answer_text(after, name, kind)[1]
-    assert [who.vnid_of(one) for one in ("10.128.0.2", "10.128.1.200", "10.128.2.2")] == [
-        CLIENTS.vnid_of(one) for one in ("10.128.0.2", "10.128.1.200", "10.128.2.2")
+    assert [loaded_vnids.vnid_of(address) for address in ("10.128.0.2", "10.128.1.200", "10.128.2.2")] == [
+        CLIENTS.vnid_of(address) for address in ("10.128.0.2", "10.128.1.200", "10.128.2.2")
     ]
 
 

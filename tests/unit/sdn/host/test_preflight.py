@@ -28,7 +28,7 @@ def conflict_texts(
     mtu: int = 1450,
     bridge: Bridge | None = None,
 ) -> list[str]:
-    here = {one.name: one for one in (link("eth0", "10.245.2.3/24"), *links)}
+    here = {candidate.name: candidate for candidate in (link("eth0", "10.245.2.3/24"), *links)}
     return list(conflicts(replace(CLUSTER, mtu=mtu), address, here, routes, bridge))
 
 

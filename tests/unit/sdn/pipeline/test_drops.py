@@ -123,10 +123,10 @@ def test_every_drop_flow_has_a_reason_and_no_other_flow_does() -> None:
     ],
 )
 def test_drop_flow_has_its_reason_and_owner(flow: str, reason: DropReason, owner: CookieCategory) -> None:
-    [found] = [dropping for dropping in FLOWS if str(dropping) == f"{flow} actions=drop"]
-    found_owner = owner_of(found.cookie)
+    [matching] = [dropping for dropping in FLOWS if str(dropping) == f"{flow} actions=drop"]
+    found_owner = owner_of(matching.cookie)
     assert found_owner is not None
-    assert (drop_reason(found), found_owner.category) == (reason, owner)
+    assert (drop_reason(matching), found_owner.category) == (reason, owner)
 
 
 def test_every_reason_is_described_and_belongs_to_a_flow_or_a_table() -> None:

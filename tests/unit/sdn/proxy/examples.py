@@ -90,8 +90,8 @@ def fill(
 ) -> ServiceMap:
     for pod_address in pods:
         service_map.set_pod((pod_address.metadata.namespace, pod_address.metadata.name), pod_address)
-    for item in slices:
-        service_map.set_slice((item.metadata.namespace, item.metadata.name), item)
+    for endpoint_slice in slices:
+        service_map.set_slice((endpoint_slice.metadata.namespace, endpoint_slice.metadata.name), endpoint_slice)
     for added_service in services:
         service_map.set_service((added_service.metadata.namespace, added_service.metadata.name), added_service)
     return service_map

@@ -18,9 +18,9 @@ HERE = IPv4Address("127.0.0.1")
 
 def free_ports(count: int) -> list[int]:
     taken = [socket.create_server((str(HERE), 0)) for _ in range(count)]
-    numbers = [int(one.getsockname()[1]) for one in taken]
-    for one in taken:
-        one.close()
+    numbers = [int(sock.getsockname()[1]) for sock in taken]
+    for sock in taken:
+        sock.close()
     return numbers
 
 
@@ -38,16 +38,16 @@ async def ask(port: int, path: str = "/") -> tuple[int, dict[str, object], str]:
 
 
 async def test_node_with_local_endpoints_is_healthy(health: ServiceHealthServer) -> None:
-    one, other = free_ports(2)
-    web = ServiceState(health_port=one, local_endpoint_count=2)
+    first, other = free_ports(2)
+    web = ServiceState(health_port=first, local_endpoint_count=2)
     await health.sync(HERE, {("red", "web"): web, ("red", "db"): ServiceState(health_port=other)})
     service = {"namespace": "red", "name": "web"}
     body = {"service": service, "localEndpoints": 2, "serviceProxyHealthy": True}
-    assert await ask(one) == await ask(one, "/healthz") == (200, body, "2")
+    assert await ask(first) == await ask(first, "/healthz") == (200, body, "2")
     body = {"service": {**service, "name": "db"}, "localEndpoints": 0, "serviceProxyHealthy": True}
     assert await ask(other) == (503, body, "0")
-    await health.sync(HERE, {("red", "web"): ServiceState(health_port=one)})
-    assert (await ask(one))[0] == 503
+    await health.sync(HERE, {("red", "web"): ServiceState(health_port=first)})
+    assert (await ask(first))[0] == 503
     with pytest.raises(aiohttp.ClientConnectorError):
         await ask(other)
 

@@ -16,10 +16,10 @@ from tests.unit.sdn.proxy.examples import CLUSTER_IPS, EXTERNAL_IPS
 
 
 def backends() -> st.SearchStrategy[tuple[EndpointInfo, ...]]:
-    one = st.builds(
+    endpoint = st.builds(
         EndpointInfo, st.integers(0, 5).map(lambda n: IPv4Address("10.128.0.2") + n), st.sampled_from([8080, 9090])
     )
-    return st.lists(one, max_size=5, unique=True).map(lambda some: tuple(sorted(some)))
+    return st.lists(endpoint, max_size=5, unique=True).map(lambda some: tuple(sorted(some)))
 
 
 @st.composite
@@ -129,9 +129,9 @@ def test_endpoint_with_session_affinity_keeps_its_number() -> None:
         affinity_timeout_seconds=60,
     )
     elements = port_elements(PROXY_CONFIG, port)
-    kept = {key for (name, key), value in elements.items() if name == "endpoints" and value.startswith("10")}
+    keys = {key for (name, key), value in elements.items() if name == "endpoints" and value.startswith("10")}
     fewer = port_elements(PROXY_CONFIG, replace(port, internal_endpoints=(other, third)))
-    assert len(kept & {key for name, key in fewer if name == "endpoints"}) == 1
+    assert len(keys & {key for name, key in fewer if name == "endpoints"}) == 1
 
 
 def test_external_traffic_policy_local_without_a_local_endpoint_drops_external_clients_only() -> None:

@@ -106,29 +106,29 @@ STEPS = st.one_of(
 def test_service_map_changes_lead_to_the_same_map_as_a_fresh_one(
     steps: list[tuple[tuple[str, object, bool], bool]],
 ) -> None:
-    kept, stored = ServiceMap(), {"service": {}, "slice": {}, "pod": {}}  # type: ignore[var-annotated]
+    service_map, stored = ServiceMap(), {"service": {}, "slice": {}, "pod": {}}  # type: ignore[var-annotated]
     config = CONFIG
-    kept.set_config(config)
+    service_map.set_config(config)
     ports: dict[ServicePortName, ServicePortInfo] = {}
-    for (kind, item, stays), settles in steps:
-        if isinstance(item, ProxyConfig):
-            config = item
-            kept.set_config(config)
+    for (kind, obj, stays), settles in steps:
+        if isinstance(obj, ProxyConfig):
+            config = obj
+            service_map.set_config(config)
             continue
-        key = (item.metadata.namespace, item.metadata.name)  # type: ignore[attr-defined]
-        value = item if stays else None
-        getattr(kept, f"set_{kind}")(key, value)
+        key = (obj.metadata.namespace, obj.metadata.name)  # type: ignore[attr-defined]
+        value = obj if stays else None
+        getattr(service_map, f"set_{kind}")(key, value)
         stored[kind].pop(key, None)
         if value is not None:
             stored[kind][key] = value
         if settles:
-            _follow(ports, kept)
-    _follow(ports, kept)
+            _follow(ports, service_map)
+    _follow(ports, service_map)
     anew = fill(ServiceMap(), stored["service"].values(), stored["slice"].values(), stored["pod"].values())
     anew.set_config(config)
     anew.apply_changes()
-    assert ports == dict(kept.ports) == dict(anew.ports)
-    assert dict(kept.states) == dict(anew.states)
+    assert ports == dict(service_map.ports) == dict(anew.ports)
+    assert dict(service_map.states) == dict(anew.states)
 
 
 def test_new_node_or_project_recomputes_only_its_own_services(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,7 +24,7 @@ def call(address: IPv4Address, port: int, client: IPv4Address = POD, *, from_hos
 
 
 @pytest.mark.parametrize(
-    ("one", "backends"),
+    ("connection", "backends"),
     [
         (call(CLUSTER_IP, 80), WEB.internal_endpoints),
         (call(CLUSTER_IP, 80, NODE, from_host=True), WEB.internal_endpoints),
@@ -43,9 +43,9 @@ def call(address: IPv4Address, port: int, client: IPv4Address = POD, *, from_hos
     ],
 )
 def test_lookup_selects_endpoints_by_frontend_and_client(
-    one: ClientConnection, backends: tuple[EndpointInfo, ...]
+    connection: ClientConnection, backends: tuple[EndpointInfo, ...]
 ) -> None:
-    assert lookup(WEB).endpoints(one) == backends
+    assert lookup(WEB).endpoints(connection) == backends
 
 
 def test_lookup_never_returns_a_frontend_as_endpoint() -> None:

@@ -21,7 +21,7 @@ def test_services_report_lists_ports_endpoints_and_rejections() -> None:
     assert port.frontends == ("172.30.0.7:80", "*:30080")
     assert port.internal_endpoints == port.cluster_endpoints == port.external_endpoints == (f"{HERE}:8080",)
     assert [rejection_report.subject for rejection_report in services_result.rejected] == ["endpoint 10.128.3.9:8080"]
-    assert {one.service for one in services_report(ServicesRequest(), service_map.states).ports} == {
+    assert {report.service for report in services_report(ServicesRequest(), service_map.states).ports} == {
         "red/web",
         "blue/other",
     }

@@ -45,7 +45,7 @@ def find(trace_request: TraceRequest) -> ServiceConnection | None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "backends"),
+    ("trace_request", "backends"),
     [
         (FROM_POD, (THERE, HERE)),
         (structs.replace(FROM_POD, target="10.245.2.4", port=30080), (THERE,)),
@@ -58,15 +58,15 @@ def find(trace_request: TraceRequest) -> ServiceConnection | None:
     ],
 )
 def test_trace_endpoints_are_those_available_to_the_caller(
-    asked: TraceRequest, backends: tuple[EndpointInfo, ...]
+    trace_request: TraceRequest, backends: tuple[EndpointInfo, ...]
 ) -> None:
-    found = find(asked)
-    assert found is not None
-    assert (found.port, found.endpoints) == (WEB, backends)
+    actual = find(trace_request)
+    assert actual is not None
+    assert (actual.port, actual.endpoints) == (WEB, backends)
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "trace_request",
     [
         structs.replace(FROM_POD, port=81),
         structs.replace(FROM_POD, protocol="udp"),
@@ -78,8 +78,8 @@ def test_trace_endpoints_are_those_available_to_the_caller(
         structs.replace(FROM_NODE, target="10.245.2.4", port=30080),
     ],
 )
-def test_trace_to_no_service_is_not_redirected(asked: TraceRequest) -> None:
-    assert find(asked) is None
+def test_trace_to_no_service_is_not_redirected(trace_request: TraceRequest) -> None:
+    assert find(trace_request) is None
 
 
 def walk(
@@ -89,13 +89,13 @@ def walk(
     questions: list[TraceRequest] = []
     trace_results = iter(answers)
 
-    async def ask(one: TraceRequest) -> TraceResult:
-        questions.append(one)
+    async def ask(packet: TraceRequest) -> TraceResult:
+        questions.append(packet)
         return next(trace_results)
 
-    found = service_connection(trace_request, CONFIG, [port], {("red", "web"): SERVED})
-    assert found is not None
-    return asyncio.run(trace_service_connection(trace_request, NETWORK, found, ask)), questions
+    actual = service_connection(trace_request, CONFIG, [port], {("red", "web"): SERVED})
+    assert actual is not None
+    return asyncio.run(trace_service_connection(trace_request, NETWORK, actual, ask)), questions
 
 
 CLASSIFIER, L3_FORWARDING, POD_OUTPUT = (TraceStep(table) for table in ("classifier", "l3_forwarding", "pod_output"))
@@ -131,17 +131,17 @@ def test_trace_of_a_dropped_connection_has_no_endpoint() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "source", "target"),
+    ("trace_request", "source", "target"),
     [
         (FROM_NODE, "10.128.0.1", "10.128.2.2"),
         (FROM_OUTSIDE, "203.0.113.5", "10.128.0.2"),
     ],
 )
 def test_trace_from_node_or_outside_is_translated_before_the_switch(
-    asked: TraceRequest, source: str, target: str
+    trace_request: TraceRequest, source: str, target: str
 ) -> None:
-    answer, questions = walk(asked, TO_POD)
-    assert questions == [structs.replace(asked, source=source, target=target, port=8080)]
+    answer, questions = walk(trace_request, TO_POD)
+    assert questions == [structs.replace(trace_request, source=source, target=target, port=8080)]
     assert answer.endpoint == f"{target}:8080"
 
 

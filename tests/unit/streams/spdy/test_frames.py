@@ -149,7 +149,7 @@ def test_repeated_header_values_are_joined_as_in_http() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wire", "found"),
+    ("wire", "bad_value"),
     [
         (control(6, b"1234", version=2), "a control frame of SPDY version 2; version 3 is accepted"),
         (b"GET / HTTP/1.1\r\n", None),
@@ -182,13 +182,13 @@ def test_repeated_header_values_are_joined_as_in_http() -> None:
         (control(2, b"\0\0\0\1" + packed(block((b"a", b""), (b"a", b"")))), "header 'a' twice in one block"),
     ],
 )
-def test_malformed_frame_is_rejected_with_what_was_found(wire: bytes, found: str | None) -> None:
-    if found is None:  # plain text begins with a clear top bit: it is data of a high stream, which no session has
+def test_malformed_frame_is_rejected_with_what_was_found(wire: bytes, bad_value: str | None) -> None:
+    if bad_value is None:  # plain text begins with a clear top bit: it is data of a high stream, which no session has
         assert [type(frame) for frame in Decoder().feed(wire)] == [Data]
         return
     with pytest.raises(ProtocolError) as error:
         list(Decoder().feed(wire))
-    assert found in str(error.value)
+    assert bad_value in str(error.value)
 
 
 def test_frames_before_a_malformed_one_are_delivered() -> None:

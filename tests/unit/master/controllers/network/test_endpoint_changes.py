@@ -23,7 +23,7 @@ from tests.unit.master.action_lines import NOW
 from tests.unit.master.examples import meta, pod
 
 
-class Kept:
+class ObjectStore:
     """A store of a few objects that tells of what is written, and is looked at as controllers look."""
 
     now = NOW
@@ -35,29 +35,29 @@ class Kept:
         self._number = 0
 
     def list_kind(self, kind: str) -> list[Any]:
-        return [item for item in self.objects.values() if kind == item.KIND]
+        return [obj for obj in self.objects.values() if kind == obj.KIND]
 
     def get(self, kind: type[Object], name: str, namespace: str) -> Any:
         self.looked_for += 1
         return self.objects.get(Key(group_resource(kind), namespace, name))
 
-    def put(self, item: Object) -> None:
+    def put(self, obj: Object) -> None:
         self._number += 1
-        if not item.metadata.name:
-            name = f"{item.metadata.generate_name}{self._number:05d}"
-            item = replace(item, metadata=replace(item.metadata, name=name))
-        item = with_revision(default(item, BY_KIND[item.KIND].rules), self._number)
-        self._tell("MODIFIED", item)
-        self.objects[key_of(item)] = item
+        if not obj.metadata.name:
+            name = f"{obj.metadata.generate_name}{self._number:05d}"
+            obj = replace(obj, metadata=replace(obj.metadata, name=name))
+        obj = with_revision(default(obj, BY_KIND[obj.KIND].rules), self._number)
+        self._tell("MODIFIED", obj)
+        self.objects[key_of(obj)] = obj
 
-    def drop(self, item: Object) -> None:
-        self._tell("DELETED", item)
-        del self.objects[key_of(item)]
+    def drop(self, obj: Object) -> None:
+        self._tell("DELETED", obj)
+        del self.objects[key_of(obj)]
 
-    def _tell(self, event: str, item: Object) -> None:
-        if item.KIND in ENDPOINT_KINDS:
-            key = key_of(item)
-            self.work.observe(WatchEvent(event, Record(key, self._number, b"", type(item), item), None))
+    def _tell(self, event: str, obj: Object) -> None:
+        if obj.KIND in ENDPOINT_KINDS:
+            key = key_of(obj)
+            self.work.observe(WatchEvent(event, Record(key, self._number, b"", type(obj), obj), None))
 
     def settle(self) -> None:
         for _ in range(5):
@@ -71,11 +71,11 @@ class Kept:
 
 
 def service(name: str, **selector: str) -> Service:
-    item, problems, _ = decode(
+    result, problems, _ = decode(
         Service, {"metadata": {"name": name}, "spec": {"ports": [{"port": 80}], "selector": selector}}
     )
-    assert item is not None, problems
-    return replace(item, metadata=meta(name, namespace="red"))
+    assert result is not None, problems
+    return replace(result, metadata=meta(name, namespace="red"))
 
 
 def backend(number: int, ready: bool = True, **labels: str) -> Pod:
@@ -85,65 +85,71 @@ def backend(number: int, ready: bool = True, **labels: str) -> Pod:
     return replace(made, metadata=replace(made.metadata, labels=labels), status=status)
 
 
-def ready_of(kept: Kept, name: str) -> set[str]:
+def ready_of(store: ObjectStore, name: str) -> set[str]:
     return {
         endpoint.addresses[0]
-        for item in kept.list_kind("EndpointSlice")
-        if item.metadata.labels[SERVICE_LABEL] == name
-        for endpoint in item.endpoints
+        for endpoint_slice in store.list_kind("EndpointSlice")
+        if endpoint_slice.metadata.labels[SERVICE_LABEL] == name
+        for endpoint in endpoint_slice.endpoints
         if endpoint.conditions.ready
     }
 
 
 def test_endpoints_controller_processes_existing_objects_first() -> None:
-    kept = Kept()
-    kept.put(service("web", app="web"))
-    kept.put(backend(1, app="web"))
-    kept.settle()
-    assert ready_of(kept, "web") == {"10.128.0.1"}
+    store = ObjectStore()
+    store.put(service("web", app="web"))
+    store.put(backend(1, app="web"))
+    store.settle()
+    assert ready_of(store, "web") == {"10.128.0.1"}
 
 
 def test_pod_change_recomputes_only_its_services() -> None:
-    kept = Kept()
+    store = ObjectStore()
     for number in range(50):
-        kept.put(service(f"s{number}", app=f"s{number}"))
-        kept.put(backend(number + 1, app=f"s{number}"))
-    kept.settle()
-    kept.looked_for = 0
-    kept.put(backend(7, ready=False, app="s6"))
-    kept.settle()
-    assert ready_of(kept, "s6") == set()
-    assert kept.looked_for < 20
+        store.put(service(f"s{number}", app=f"s{number}"))
+        store.put(backend(number + 1, app=f"s{number}"))
+    store.settle()
+    store.looked_for = 0
+    store.put(backend(7, ready=False, app="s6"))
+    store.settle()
+    assert ready_of(store, "s6") == set()
+    assert store.looked_for < 20
 
 
 def test_rejected_endpoints_write_is_retried() -> None:
-    kept = Kept()
-    kept.put(service("web", app="web"))
+    store = ObjectStore()
+    store.put(service("web", app="web"))
     for _ in range(2):
-        first, second = kept.work.reconcile(kept)  # type: ignore[arg-type]
+        first, second = store.work.reconcile(store)  # type: ignore[arg-type]
         assert isinstance(first, Create)
         assert isinstance(second, Create)
-    kept.settle()
+    store.settle()
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_incremental_endpoints_equal_a_full_recompute(seed: int) -> None:
-    chance, kept = random.Random(seed), Kept()
+    chance, store = random.Random(seed), ObjectStore()
     for _ in range(60):
         name, value = f"s{chance.randrange(4)}", chance.choice("abc")
-        there = [item for kind in ENDPOINT_KINDS for item in kept.list_kind(kind)]
+        there = [obj for kind in ENDPOINT_KINDS for obj in store.list_kind(kind)]
         what = chance.randrange(6)
         if what == 0:
-            kept.put(service(name, app=value))
+            store.put(service(name, app=value))
         elif what == 1:
-            kept.put(service(name))
+            store.put(service(name))
         elif what == 2 and there:
-            kept.drop(chance.choice(there))
-        elif what == 3 and (slices := kept.list_kind("EndpointSlice")):
-            item = chance.choice(slices)
-            kept.put(replace(item, endpoints=(), metadata=replace(item.metadata, labels={SERVICE_LABEL: name})))
+            store.drop(chance.choice(there))
+        elif what == 3 and (slices := store.list_kind("EndpointSlice")):
+            endpoint_slice = chance.choice(slices)
+            store.put(
+                replace(
+                    endpoint_slice,
+                    endpoints=(),
+                    metadata=replace(endpoint_slice.metadata, labels={SERVICE_LABEL: name}),
+                )
+            )
         else:
-            kept.put(backend(chance.randrange(1, 9), chance.random() < 0.7, app=value, tier=chance.choice("xy")))
+            store.put(backend(chance.randrange(1, 9), chance.random() < 0.7, app=value, tier=chance.choice("xy")))
         if chance.random() < 0.5:
-            kept.settle()
-    kept.settle()
+            store.settle()
+    store.settle()

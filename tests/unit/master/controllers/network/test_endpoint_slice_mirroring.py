@@ -25,7 +25,7 @@ def made(*subsets: EndpointSubset, **rest: object) -> Endpoints:
 def subset(*addresses: str, port: EndpointPort = WEB, waiting: tuple[str, ...] = ()) -> EndpointSubset:
     return EndpointSubset(
         addresses=tuple(EndpointAddress(ip=address) for address in addresses),
-        not_ready_addresses=tuple(EndpointAddress(ip=one) for one in waiting),
+        not_ready_addresses=tuple(EndpointAddress(ip=ip) for ip in waiting),
         ports=(port,),
     )
 
@@ -40,13 +40,16 @@ def kept(writes: Iterable[WriteAction | Failed]) -> list[EndpointSlice]:
         write.object for write in writes if isinstance(write, Create) and isinstance(write.object, EndpointSlice)
     ]
     return [
-        replace(item, metadata=replace(item.metadata, name=f"web-{number}", uid=f"u{number}", generation=1))
-        for number, item in enumerate(endpoint_slices)
+        replace(
+            endpoint_slice,
+            metadata=replace(endpoint_slice.metadata, name=f"web-{number}", uid=f"u{number}", generation=1),
+        )
+        for number, endpoint_slice in enumerate(endpoint_slices)
     ]
 
 
-def ready(item: EndpointSlice) -> list[tuple[str, bool | None]]:
-    return [(endpoint.addresses[0], endpoint.conditions.ready) for endpoint in item.endpoints]
+def ready(endpoint_slice: EndpointSlice) -> list[tuple[str, bool | None]]:
+    return [(endpoint.addresses[0], endpoint.conditions.ready) for endpoint in endpoint_slice.endpoints]
 
 
 def test_each_endpoints_subset_has_a_slice() -> None:

@@ -55,8 +55,8 @@ def test_ready_pods_are_endpoints_and_others_not_ready_addresses() -> None:
         ("10.128.0.1", True),
         ("10.128.0.2", False),
     ]
-    for item in (writes[0].object, replace(piece, metadata=replace(piece.metadata, name="web-x"))):
-        assert not list(check(item))
+    for endpoint_slice in (writes[0].object, replace(piece, metadata=replace(piece.metadata, name="web-x"))):
+        assert not list(check(endpoint_slice))
 
 
 def test_slice_port_name_is_set_even_when_empty() -> None:
@@ -64,10 +64,10 @@ def test_slice_port_name_is_set_even_when_empty() -> None:
     (piece,) = made_slices(of(service(selector={"app": "web"}), [backend(1)]))
     assert msgspec.json.decode(msgspec.json.encode(piece))["ports"] == [{"port": 80, "name": "", "protocol": "TCP"}]
     document = {"metadata": {"name": "s", "namespace": "red"}, "addressType": "IPv4", "ports": [{"port": 80}]}
-    item, problems, _ = decode(EndpointSlice, document)
+    endpoint_slice, problems, _ = decode(EndpointSlice, document)
     assert not problems
-    assert item is not None
-    assert default(item).ports == piece.ports
+    assert endpoint_slice is not None
+    assert default(endpoint_slice).ports == piece.ports
 
 
 def test_service_without_pods_has_one_empty_slice() -> None:
@@ -134,7 +134,7 @@ def test_headless_service_endpoints_are_labelled() -> None:
 def test_endpoints_have_the_last_change_trigger_time() -> None:
     web = replace(service(selector={"app": "web"}), metadata=meta("web", namespace="red"))
     first: list[Any] = [write.object for write in endpoints.reconcile([web], [backend(1)], [], [], NOW)]
-    assert {item.metadata.annotations[endpoints.TRIGGER_TIME_ANNOTATION] for item in first} == {
+    assert {endpoint_slice.metadata.annotations[endpoints.TRIGGER_TIME_ANNOTATION] for endpoint_slice in first} == {
         "2026-01-01T12:00:00.000000Z"
     }
     there, piece = first[0], replace(first[1], metadata=replace(first[1].metadata, name="web-1"))

@@ -51,15 +51,17 @@ def test_recreated_node_gets_a_new_subnet() -> None:
 
 def test_manual_host_subnets_are_kept_avoided_and_adopted() -> None:
     there = [subnet("f5", "10.128.0.0/22", uid=""), subnet("b", "10.128.8.0/23", ip="10.245.2.4", uid="")]
-    there = [replace(one, host_ip="10.245.2.9") if one.host == "f5" else one for one in there]
-    found = list(reconcile(CONFIG, [node("a"), node("b", ip="10.245.2.4")], there, AllocatorCursor()))
-    assert lines(found) == [
+    there = [
+        replace(host_subnet, host_ip="10.245.2.9") if host_subnet.host == "f5" else host_subnet for host_subnet in there
+    ]
+    actions = list(reconcile(CONFIG, [node("a"), node("b", ip="10.245.2.4")], there, AllocatorCursor()))
+    assert lines(actions) == [
         "~ HostSubnet b 10.128.8.0/23 10.245.2.4",
         "+ HostSubnet a 10.128.4.0/23 10.245.2.3",
         "+ Cursor  3",
     ]
-    assert isinstance(found[0], Update)
-    assert found[0].object.metadata.annotations == {"pod.network.openshift.io/node-uid": "uid-b"}
+    assert isinstance(actions[0], Update)
+    assert actions[0].object.metadata.annotations == {"pod.network.openshift.io/node-uid": "uid-b"}
 
 
 def test_unusable_node_address_is_reported_and_gets_no_subnet() -> None:
@@ -88,10 +90,10 @@ def test_address_of_another_node_is_not_taken_over() -> None:
 
 
 def test_exhausted_cluster_network_is_reported() -> None:
-    found = lines(
+    actual = lines(
         reconcile(TINY, [node(name, ip=f"10.245.2.{n}") for n, name in enumerate("abc", 3)], [], AllocatorCursor())
     )
-    assert found[-1] == "! node c: all 2 subnets of 10.1.0.0/24 are in use"
+    assert actual[-1] == "! node c: all 2 subnets of 10.1.0.0/24 are in use"
 
 
 # --- hosts that are no nodes ------------------------------------------------------------------------------------------
@@ -104,14 +106,14 @@ def by_hand(name: str, **annotations: str) -> HostSubnet:
 def test_annotated_host_subnet_gets_a_subnet() -> None:
     asking = by_hand("f5", **{ASSIGN_SUBNET_ANNOTATION: "true", "kept": "yes"})
     assert list(check(asking)) == []
-    found = list(reconcile(CONFIG, [node("a")], [asking], AllocatorCursor()))
-    assert lines(found) == [
+    actions = list(reconcile(CONFIG, [node("a")], [asking], AllocatorCursor()))
+    assert lines(actions) == [
         "+ HostSubnet a 10.128.0.0/23 10.245.2.3",
         "~ HostSubnet f5 10.128.2.0/23 10.245.2.99",
         "+ Cursor  2",
     ]
-    assert isinstance(found[1], Update)
-    assert found[1].object.metadata.annotations == {"kept": "yes"}
+    assert isinstance(actions[1], Update)
+    assert actions[1].object.metadata.annotations == {"kept": "yes"}
 
 
 def test_host_subnet_without_the_annotation_needs_a_subnet() -> None:

@@ -21,64 +21,64 @@ NETWORK = IPv4Network("172.30.0.0/16")
 PLACE = ServerAddress("10.245.2.2", 8443)
 
 
-def kept(item: Object) -> Object:
+def kept(obj: Object) -> Object:
     """As the store has it."""
-    return with_revision(default(item, BY_KIND[item.KIND].rules), 7)
+    return with_revision(default(obj, BY_KIND[obj.KIND].rules), 7)
 
 
 def first() -> tuple[Service, Endpoints, EndpointSlice]:
     objects = [kept(write.object) for write in reconcile(NETWORK, PLACE, (), None, ()) if isinstance(write, Create)]
-    service, endpoints, item = objects
+    service, endpoints, endpoint_slice = objects
     assert isinstance(service, Service)
     assert isinstance(endpoints, Endpoints)
-    assert isinstance(item, EndpointSlice)
-    return service, endpoints, item
+    assert isinstance(endpoint_slice, EndpointSlice)
+    return service, endpoints, endpoint_slice
 
 
 def test_kubernetes_service_is_created_with_the_masters_endpoint() -> None:
-    service, endpoints, item = first()
+    service, endpoints, endpoint_slice = first()
     assert (service.spec.cluster_ip, service.spec.type) == ("172.30.0.1", "ClusterIP")
     assert [(port.name, port.port, port.target_port) for port in service.spec.ports] == [("https", 443, 8443)]
     (subset,) = endpoints.subsets
     assert [(subset.addresses[0].ip, port.name, port.port) for port in subset.ports] == [("10.245.2.2", "https", 8443)]
-    assert (item.endpoints[0].addresses, item.ports[0].port) == (("10.245.2.2",), 8443)
-    assert item.metadata.labels["kubernetes.io/service-name"] == "kubernetes"
-    for one in (service, endpoints, item):
-        assert list(BY_KIND[one.KIND].rules.validate(one)) == []
-    assert list(reconcile(NETWORK, PLACE, (service,), endpoints, (item,))) == []
+    assert (endpoint_slice.endpoints[0].addresses, endpoint_slice.ports[0].port) == (("10.245.2.2",), 8443)
+    assert endpoint_slice.metadata.labels["kubernetes.io/service-name"] == "kubernetes"
+    for obj in (service, endpoints, endpoint_slice):
+        assert list(BY_KIND[obj.KIND].rules.validate(obj)) == []
+    assert list(reconcile(NETWORK, PLACE, (service,), endpoints, (endpoint_slice,))) == []
 
 
 def test_kubernetes_service_follows_the_masters_address() -> None:
-    service, endpoints, item = first()
+    service, endpoints, endpoint_slice = first()
     elsewhere = ServerAddress("10.245.2.9", 9443)
-    writes = list(reconcile(NETWORK, elsewhere, (service,), endpoints, (item,)))
+    writes = list(reconcile(NETWORK, elsewhere, (service,), endpoints, (endpoint_slice,)))
     assert [type(write) for write in writes] == [Update, Update, Update]
     after = [kept(write.object) for write in writes if isinstance(write, Update)]
     assert list(reconcile(NETWORK, elsewhere, (after[0],), after[1], (after[2],))) == []  # type: ignore[arg-type]
 
 
 def test_kubernetes_service_is_repaired_except_labels_and_annotations() -> None:
-    service, endpoints, item = first()
+    service, endpoints, endpoint_slice = first()
     mine = with_metadata(service, labels={"mine": "1"})
     mine = replace(mine, spec=replace(mine.spec, selector={"app": "evil"}, type="NodePort"))
-    (write,) = reconcile(NETWORK, PLACE, (mine,), replace(endpoints), (item,))
+    (write,) = reconcile(NETWORK, PLACE, (mine,), replace(endpoints), (endpoint_slice,))
     assert isinstance(write, Update)
     assert isinstance(write.object, Service)
     assert (write.object.spec.selector, write.object.spec.type) == ({}, "ClusterIP")
     assert write.object.metadata.labels == {"mine": "1", "component": "apiserver", "provider": "kubernetes"}
-    (write,) = reconcile(NETWORK, PLACE, (service,), replace(endpoints, subsets=()), (item,))
+    (write,) = reconcile(NETWORK, PLACE, (service,), replace(endpoints, subsets=()), (endpoint_slice,))
     assert isinstance(write, Update)
 
 
 def test_kubernetes_service_gets_an_address_of_a_changed_service_network() -> None:
-    service, endpoints, item = first()
-    writes = list(reconcile(IPv4Network("172.31.0.0/16"), PLACE, (service,), endpoints, (item,)))
+    service, endpoints, endpoint_slice = first()
+    writes = list(reconcile(IPv4Network("172.31.0.0/16"), PLACE, (service,), endpoints, (endpoint_slice,)))
     assert [type(write) for write in writes] == [ForceDelete, Create]
 
 
 def test_service_occupying_the_kubernetes_service_address_is_reported() -> None:
     taken = Service(metadata=ObjectMeta(name="web", namespace="red"), spec=ServiceSpec(cluster_ip="172.30.0.1"))
-    _, endpoints, item = first()
-    (notice,) = reconcile(NETWORK, PLACE, (taken,), endpoints, (item,))
+    _, endpoints, endpoint_slice = first()
+    (notice,) = reconcile(NETWORK, PLACE, (taken,), endpoints, (endpoint_slice,))
     assert isinstance(notice, Warn)
     assert "service red/web has 172.30.0.1" in notice.text

@@ -19,9 +19,9 @@ from tests.unit.master.examples import namespace, net_namespace
 
 
 def asking(name: str, netid: int, requested: str) -> NetNamespace:
-    one = net_namespace(name, netid)
+    result = net_namespace(name, netid)
     return replace(
-        one, metadata=replace(one.metadata, annotations={CHANGE_NETWORK_ANNOTATION: requested, "kept": "yes"})
+        result, metadata=replace(result.metadata, annotations={CHANGE_NETWORK_ANNOTATION: requested, "kept": "yes"})
     )
 
 
@@ -80,8 +80,8 @@ PROJECTS = [namespace(name) for name in ("default", "red", "blue")]
     ],
 )
 def test_change_network_request_is_applied(requested: str, expected: list[str]) -> None:
-    found = [net_namespace("default", 0), asking("red", 10, requested), net_namespace("blue", 11)]
-    assert lines(reconcile(CONFIG, PROJECTS, found, cursor(2))) == expected
+    net_namespaces = [net_namespace("default", 0), asking("red", 10, requested), net_namespace("blue", 11)]
+    assert lines(reconcile(CONFIG, PROJECTS, net_namespaces, cursor(2))) == expected
 
 
 def test_change_network_annotation_is_removed_with_the_vnid_change() -> None:
@@ -113,16 +113,16 @@ def test_last_of_isolated_joined_projects_keeps_the_vnid() -> None:
 
 
 def test_change_network_requests_are_applied_in_order_of_names() -> None:
-    found = [asking("blue", 11, "global"), asking("red", 10, "join:blue")]
-    assert lines(reconcile(CONFIG, PROJECTS[1:], found, cursor(2))) == [
+    net_namespaces = [asking("blue", 11, "global"), asking("red", 10, "join:blue")]
+    assert lines(reconcile(CONFIG, PROJECTS[1:], net_namespaces, cursor(2))) == [
         "~ NetNamespace blue 0",
         "~ NetNamespace red 0",
     ]
 
 
 def test_default_namespace_cannot_be_isolated() -> None:
-    found = [asking("default", 0, "isolate")]
-    (line,) = lines(reconcile(CONFIG, [namespace("default")], found, cursor(0)))
+    net_namespaces = [asking("default", 0, "isolate")]
+    (line,) = lines(reconcile(CONFIG, [namespace("default")], net_namespaces, cursor(0)))
     assert "default stays global" in line
     (problem,) = check(asking("default", 0, "isolate"))
     assert problem.path == f"metadata.annotations[{CHANGE_NETWORK_ANNOTATION}]"
@@ -159,9 +159,11 @@ def test_projects_share_a_vnid_only_by_request(steps: list[tuple[str, str]]) -> 
             elif isinstance(outcome, ForceDelete):
                 del net_namespaces[outcome.object.metadata.name]
                 askers.discard(outcome.object.metadata.name)
-        silent = Counter(one.netid for one in net_namespaces.values() if one.metadata.name not in askers)
+        silent = Counter(
+            candidate.netid for candidate in net_namespaces.values() if candidate.metadata.name not in askers
+        )
         assert all(count == 1 for count in silent.values())
-        assert all(one.netid == 0 or one.netid >= FIRST_VNID for one in net_namespaces.values())
+        assert all(candidate.netid == 0 or candidate.netid >= FIRST_VNID for candidate in net_namespaces.values())
 
 
 @pytest.mark.parametrize(
@@ -181,8 +183,12 @@ def test_netnamespace_annotation_names_the_joined_project(requested: str, joined
     red.metadata.annotations.update({JOINED_ANNOTATION: joined} if joined else {})
     green = net_namespace("green", 11)
     green.metadata.annotations[JOINED_ANNOTATION] = "blue"
-    found = [net_namespace("default", 0), net_namespace("blue", 11), green, red]
-    changes = reconcile(CONFIG, [namespace(one.netname) for one in found], found, cursor(3))
-    (moved,) = [one.object for one in changes if isinstance(one, Update) and isinstance(one.object, NetNamespace)]
+    net_namespaces = [net_namespace("default", 0), net_namespace("blue", 11), green, red]
+    changes = reconcile(
+        CONFIG, [namespace(candidate.netname) for candidate in net_namespaces], net_namespaces, cursor(3)
+    )
+    (moved,) = [
+        change.object for change in changes if isinstance(change, Update) and isinstance(change.object, NetNamespace)
+    ]
     assert moved.metadata.annotations.get(JOINED_ANNOTATION, "") == after
     assert vnid_owner(moved) == (after or "red")

@@ -22,17 +22,17 @@ PREFIX = "node.kubernetes.io/"
 NOON = "2026-01-01T12:00:00Z"
 
 
-def states(one: Node, **statuses: str) -> Node:
+def states(obj: Node, **statuses: str) -> Node:
     conditions = tuple(Condition(type=kind, status=status) for kind, status in statuses.items())
-    return replace(one, status=replace(one.status, conditions=(*one.status.conditions, *conditions)))
+    return replace(obj, status=replace(obj.status, conditions=(*obj.status.conditions, *conditions)))
 
 
 def shown(taints: tuple[Taint, ...]) -> list[str]:
     return [f"{taint.key.removeprefix(PREFIX)}:{taint.effect}" for taint in taints]
 
 
-def with_taints(one: Node, *taints: Taint) -> Node:
-    return replace(one, spec=replace(one.spec, taints=taints))
+def with_taints(obj: Node, *taints: Taint) -> Node:
+    return replace(obj, spec=replace(obj.spec, taints=taints))
 
 
 def changed(*nodes: Node) -> dict[str, list[str]]:
@@ -44,7 +44,7 @@ def changed(*nodes: Node) -> dict[str, list[str]]:
 
 
 @pytest.mark.parametrize(
-    ("one", "wanted"),
+    ("obj", "wanted"),
     [
         (node("a"), []),
         (node("a", ready="False"), ["not-ready:NoExecute", "not-ready:NoSchedule"]),
@@ -62,10 +62,10 @@ def changed(*nodes: Node) -> dict[str, list[str]]:
         ),
     ],
 )
-def test_node_taints_follow_its_conditions(one: Node, wanted: list[str]) -> None:
-    assert changed(one, node("b")) == ({"a": wanted} if wanted else {})
-    assert shown(node_taints.effective_taints(one)) == wanted
-    (change,) = (*node_taints.reconcile([one, node("b")], NOW), None)[:1]
+def test_node_taints_follow_its_conditions(obj: Node, wanted: list[str]) -> None:
+    assert changed(obj, node("b")) == ({"a": wanted} if wanted else {})
+    assert shown(node_taints.effective_taints(obj)) == wanted
+    (change,) = (*node_taints.reconcile([obj, node("b")], NOW), None)[:1]
     if change is not None:
         assert isinstance(change.object, Node)
         assert {taint.time_added for taint in change.object.spec.taints} == {NOON}
@@ -95,8 +95,8 @@ def silent(*names: str) -> list[Node]:
 def test_no_pod_is_evicted_when_every_node_is_unreachable() -> None:
     assert changed(*silent("a", "b")) == {"a": ["unreachable:NoSchedule"], "b": ["unreachable:NoSchedule"]}
     marked = Taint(PREFIX + "unreachable", effect="NoExecute")
-    kept = with_taints(silent("a")[0], marked)
-    assert changed(kept, *silent("b"))["a"] == ["unreachable:NoSchedule"], "what was said before is taken back"
+    unchanged = with_taints(silent("a")[0], marked)
+    assert changed(unchanged, *silent("b"))["a"] == ["unreachable:NoSchedule"], "what was said before is taken back"
 
 
 def test_evictions_stop_when_most_nodes_are_unreachable() -> None:
@@ -118,8 +118,8 @@ DRAIN = Taint("drain", effect="NoExecute")
 
 
 def on(name: str, *tolerations: Toleration, **rest: str) -> Pod:
-    one = pod(name, node="a", phase=rest.get("phase", "Running"), deleted=rest.get("deleted"))
-    return replace(one, spec=replace(one.spec, tolerations=tolerations))
+    result = pod(name, node="a", phase=rest.get("phase", "Running"), deleted=rest.get("deleted"))
+    return replace(result, spec=replace(result.spec, tolerations=tolerations))
 
 
 def bears(key: str = "", seconds: int | None = None) -> Toleration:
@@ -227,7 +227,7 @@ def test_scheduler_respects_pending_node_taints() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "added"),
+    ("obj", "added"),
     [
         (on("p"), ["not-ready", "unreachable"]),
         (pod("p", requests={"cpu": "1m"}), ["not-ready", "unreachable", "memory-pressure"]),
@@ -237,10 +237,10 @@ def test_scheduler_respects_pending_node_taints() -> None:
         (on("p", Toleration(PREFIX + "unreachable", value="x")), ["not-ready"]),
     ],
 )
-def test_pod_gets_default_tolerations(one: Pod, added: list[str]) -> None:
-    made = apply_default_tolerations(one)
-    assert made.spec.tolerations[: len(one.spec.tolerations)] == one.spec.tolerations
+def test_pod_gets_default_tolerations(obj: Pod, added: list[str]) -> None:
+    made = apply_default_tolerations(obj)
+    assert made.spec.tolerations[: len(obj.spec.tolerations)] == obj.spec.tolerations
     assert [
-        toleration.key.removeprefix(PREFIX) for toleration in made.spec.tolerations[len(one.spec.tolerations) :]
+        toleration.key.removeprefix(PREFIX) for toleration in made.spec.tolerations[len(obj.spec.tolerations) :]
     ] == added
     assert apply_default_tolerations(made) is made

@@ -215,7 +215,10 @@ def test_higher_priority_pod_is_scheduled_first() -> None:
 @given(st.lists(st.sampled_from(["web", "db"]), max_size=14), st.integers(1, 3), st.integers(1, 4))
 def test_topology_spread_never_exceeds_max_skew(apps: list[str], skew: int, count: int) -> None:
     pods = [web(f"p{n:02d}", app=app, topology_spread_constraints=(spread(skew),)) for n, app in enumerate(apps)]
-    zones, counts = {one.metadata.name: one.metadata.labels[ZONE] for one in ZONES[:count]}, Counter[str]()
+    zones, counts = (
+        {zone_node.metadata.name: zone_node.metadata.labels[ZONE] for zone_node in ZONES[:count]},
+        Counter[str](),
+    )
     for answer in schedule(ZONES[:count], pods):
         assert isinstance(answer, Scheduled)
         if answer.pod.metadata.labels["app"] == "web":

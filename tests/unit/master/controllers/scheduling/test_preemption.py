@@ -32,7 +32,7 @@ def at(name: str, cpu: int, priority: int = 0, on: str = "a", **status: str) -> 
 def found(new: Pod, pods: Iterable[Pod], *nodes: Node, budgets: tuple[PodDisruptionBudget, ...] = ()) -> list[str]:
     """The node, and the victims."""
     answer = preemption(new, cluster_view(nodes or (SMALL,), pods, (), budgets))
-    return [] if answer is None else [answer.node, *sorted(one.metadata.name for one in answer.victims)]
+    return [] if answer is None else [answer.node, *sorted(victim.metadata.name for victim in answer.victims)]
 
 
 def budget(name: str, allowed: int) -> PodDisruptionBudget:
@@ -98,19 +98,27 @@ def test_preemption_happens_once_and_nominates_the_node() -> None:
     assert not pass_over(waiting, going)
     half = replace(going, spec=at("half", 2).spec)
     small = at("small", 1, on="")
-    node_names = [one.object.spec.node_name for one in pass_over(waiting, half, small) if isinstance(one, Update)]  # type: ignore[attr-defined]
+    node_names = [
+        action.object.spec.node_name  # type: ignore[attr-defined]
+        for action in pass_over(waiting, half, small)
+        if isinstance(action, Update)
+    ]
     assert node_names == [""], "the small one does not take what is being made free for the important one"
-    (placed,) = (one for one in pass_over(waiting) if isinstance(one, Update))
+    (placed,) = (action for action in pass_over(waiting) if isinstance(action, Update))
     assert (placed.object.spec.node_name, placed.object.status.nominated_node_name) == ("a", "")  # type: ignore[attr-defined]
 
 
 def test_many_pending_pods_are_scheduled_in_batches() -> None:
     crowd = [pod(f"p{number:03}") for number in range(scheduler.MAX_PER_PASS + 5)]
     wide = node("a", capacity={"pods": "2000"})
-    first = [one.object for one in scheduler.reconcile([wide], crowd, [], [], NOW) if isinstance(one, Update)]
+    first = [action.object for action in scheduler.reconcile([wide], crowd, [], [], NOW) if isinstance(action, Update)]
     assert len(first) == scheduler.MAX_PER_PASS
-    left = [one for one in crowd if one.metadata.name not in {item.metadata.name for item in first}]
-    rest = [one for one in scheduler.reconcile([wide], [*left, *first], [], [], NOW) if isinstance(one, Update)]  # type: ignore[list-item]
+    left = [candidate for candidate in crowd if candidate.metadata.name not in {bound.metadata.name for bound in first}]
+    rest = [
+        action
+        for action in scheduler.reconcile([wide], [*left, *first], [], [], NOW)  # type: ignore[list-item]
+        if isinstance(action, Update)
+    ]
     assert len(rest) == 5
 
 
@@ -118,7 +126,7 @@ def test_many_pending_pods_are_scheduled_in_batches() -> None:
 def test_preemption_victims_have_lower_priority_and_are_all_necessary(
     rows: list[tuple[int, int]], cpu: int, priority: int
 ) -> None:
-    there = [at(f"p{number}", *row) for number, row in enumerate(rows)]
+    there = [at(f"p{number}", *arguments) for number, arguments in enumerate(rows)]
     used = sum(size for size, _ in rows)
     answer = preemption(at("new", cpu, priority, on=""), cluster_view([SMALL], there, (), ()))
     if answer is None:
@@ -127,7 +135,8 @@ def test_preemption_victims_have_lower_priority_and_are_all_necessary(
         return
     assert isinstance(answer, Preemption)
     sizes = [
-        dict(zip((one.metadata.name for one in there), rows, strict=True))[v.metadata.name] for v in answer.victims
+        dict(zip((candidate.metadata.name for candidate in there), rows, strict=True))[v.metadata.name]
+        for v in answer.victims
     ]
     assert all(rank < priority for _, rank in sizes)
     freed = sum(size for size, _ in sizes)

@@ -24,9 +24,9 @@ NUMBERS = ("expected_pods", "current_healthy", "desired_healthy", "disruptions_a
 def budget(status: PodDisruptionBudgetStatus | None = None, **spec: Any) -> PodDisruptionBudget:
     selecting = {"selector": {"matchLabels": {"app": "web"}}, **spec}
     document = {"metadata": {"name": "b", "namespace": "red", "generation": 3}, "spec": selecting}
-    item, problems, _ = decode(PodDisruptionBudget, document, POD_DISRUPTION_BUDGETS.rules)
-    assert item is not None, problems
-    return replace(item, status=status or PodDisruptionBudgetStatus())
+    result, problems, _ = decode(PodDisruptionBudget, document, POD_DISRUPTION_BUDGETS.rules)
+    assert result is not None, problems
+    return replace(result, status=status or PodDisruptionBudgetStatus())
 
 
 def owned_by(owner: Object | None) -> tuple[OwnerReference, ...]:
@@ -47,13 +47,13 @@ def pod(name: str, ready: bool = True, owner: Object | None = None, phase: str =
     )
 
 
-def status_of(item: PodDisruptionBudget, pods: list[Pod], *owners: Object) -> PodDisruptionBudgetStatus:
-    updates = list(reconcile([item], pods, owners, NOW))
+def status_of(obj: PodDisruptionBudget, pods: list[Pod], *owners: Object) -> PodDisruptionBudgetStatus:
+    updates = list(reconcile([obj], pods, owners, NOW))
     for change in updates:
         assert isinstance(change.object, PodDisruptionBudget)
         assert not list(reconcile([change.object], pods, owners, NOW)), "the second pass has nothing to say"
         return change.object.status
-    return item.status
+    return obj.status
 
 
 KINDS: dict[str, Any] = {resource.kind: resource for resource in (DEPLOYMENTS, REPLICA_SETS, REPLICATION_CONTROLLERS)}
@@ -70,11 +70,11 @@ def workload(kind: str, name: str = "web", **spec: Any) -> Any:
         "metadata": {"name": name, "namespace": "p"},
         "spec": {"selector": chosen, "template": template(), **spec},
     }
-    item, problems, _ = decode(KINDS[kind].type, document, KINDS[kind].rules)
+    obj, problems, _ = decode(KINDS[kind].type, document, KINDS[kind].rules)
     assert not problems, problems
-    return item
+    return obj
 
 
 def deployment(**spec: Any) -> Deployment:
-    found: Deployment = workload("Deployment", **spec)
-    return found
+    result: Deployment = workload("Deployment", **spec)
+    return result

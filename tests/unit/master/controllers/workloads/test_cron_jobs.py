@@ -32,10 +32,10 @@ def cron_job(**spec: Any) -> CronJob:
         "metadata": {"name": "tidy", "namespace": "p"},
         "spec": {"schedule": "*/10 * * * *", "jobTemplate": TEMPLATE, **spec},
     }
-    item, problems, _ = decode(CronJob, document, CRON_JOBS.rules)
+    result, problems, _ = decode(CronJob, document, CRON_JOBS.rules)
     assert not problems, problems
-    assert item is not None
-    return item
+    assert result is not None
+    return result
 
 
 class Times(Simulation):
@@ -47,8 +47,8 @@ class Times(Simulation):
 
     @property
     def cron(self) -> CronJob:
-        found: CronJob = self.all("CronJob")[0]
-        return found
+        result: CronJob = self.all("CronJob")[0]
+        return result
 
     def wait(self, minutes: float) -> None:
         self.now += datetime.timedelta(minutes=minutes)

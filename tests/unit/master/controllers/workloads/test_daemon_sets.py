@@ -34,10 +34,10 @@ def daemon_set(**spec: Any) -> DaemonSet:
         "metadata": {"name": "log", "namespace": "p"},
         "spec": {"selector": {"matchLabels": {"app": "log"}}, "template": TEMPLATE, **spec},
     }
-    item, problems, _ = decode(DaemonSet, document, DAEMON_SETS.rules)
+    result, problems, _ = decode(DaemonSet, document, DAEMON_SETS.rules)
     assert not problems, problems
-    assert item is not None
-    return item
+    assert result is not None
+    return result
 
 
 class Daemons(Simulation):
@@ -51,8 +51,8 @@ class Daemons(Simulation):
 
     @property
     def daemon_set(self) -> DaemonSet:
-        found: DaemonSet = self.all("DaemonSet")[0]
-        return found
+        result: DaemonSet = self.all("DaemonSet")[0]
+        return result
 
     def node(self, name: str) -> Node:
         node: Node = self.objects[("Node", name)]
@@ -161,7 +161,7 @@ def test_failed_daemon_pod_is_replaced_with_back_off() -> None:
     (pod,) = world.pods()
     world.change(replace(pod, status=replace(pod.status, phase="Failed")))
     world.settle()
-    assert [one.metadata.uid for one in world.pods()] == [pod.metadata.uid]
+    assert [current.metadata.uid for current in world.pods()] == [pod.metadata.uid]
     world.now += datetime.timedelta(seconds=10)
     world.start_all()
     (new,) = world.pods()
@@ -196,7 +196,7 @@ def test_daemon_set_rolls_back_and_limits_its_history() -> None:
     for number in range(5):
         world.roll(f"i:{number}")
         world.start_all()
-    revisions = {one.revision: one for one in world.all("ControllerRevision")}
+    revisions = {revision.revision: revision for revision in world.all("ControllerRevision")}
     assert sorted(revisions) == [3, 4, 5]
     current = world.daemon_set
     document = {"spec": {"template": {"spec": {"containers": [{"name": "main", "image": "i:4"}]}}}}
@@ -204,7 +204,7 @@ def test_daemon_set_rolls_back_and_limits_its_history() -> None:
     assert undone["spec"]["template"]["spec"]["containers"][0]["image"] == "i:2"
     world.roll("i:2")
     world.start_all()
-    assert sorted(one.revision for one in world.all("ControllerRevision")) == [4, 5, 6]
+    assert sorted(revision.revision for revision in world.all("ControllerRevision")) == [4, 5, 6]
     assert world.images == {"i:2"}
     assert current.metadata.uid == world.daemon_set.metadata.uid
 
@@ -256,8 +256,8 @@ def test_daemon_set_rollout_stays_within_its_bounds_and_completes(
 
 def one_pass(world: Daemons, cut: int) -> None:
     """One pass that is killed after so many of its writes."""
-    kept = world.all("ControllerRevision")
-    actual = list(daemon_sets.reconcile([world.daemon_set], world.all("Node"), world.pods(), kept, world.now))
+    revisions = world.all("ControllerRevision")
+    actual = list(daemon_sets.reconcile([world.daemon_set], world.all("Node"), world.pods(), revisions, world.now))
     world.apply(actual[:cut])
 
 

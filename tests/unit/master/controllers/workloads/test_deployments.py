@@ -32,11 +32,13 @@ def test_deployment_emits_events_for_scaling_and_pods() -> None:
     world = Simulation()
     world.put(deployment(replicas=1, strategy={"type": "Recreate"}))
     all_ready(world)
-    (first,) = (one.metadata.name for one in world.all("ReplicaSet"))
+    (first,) = (replica_set.metadata.name for replica_set in world.all("ReplicaSet"))
     roll(world, "i:2")
     all_ready(world)
-    (second,) = (one.metadata.name for one in world.all("ReplicaSet") if one.metadata.name != first)
-    messages = [one.message for one in world.all("Event") if one.involved_object.kind == "Deployment"]
+    (second,) = (
+        replica_set.metadata.name for replica_set in world.all("ReplicaSet") if replica_set.metadata.name != first
+    )
+    messages = [event.message for event in world.all("Event") if event.involved_object.kind == "Deployment"]
     assert sorted(messages) == sorted(
         (
             f"Scaled up replica set {first} from 0 to 1",
@@ -44,7 +46,7 @@ def test_deployment_emits_events_for_scaling_and_pods() -> None:
             f"Scaled up replica set {second} from 0 to 1",
         )
     )
-    reasons = [one.reason for one in world.all("Event") if one.involved_object.name == first]
+    reasons = [event.reason for event in world.all("Event") if event.involved_object.name == first]
     assert [reason for reason in reasons if reason == "SuccessfulDelete"] == ["SuccessfulDelete"]
 
 
@@ -114,8 +116,10 @@ def test_rollback_makes_the_old_replica_set_the_newest_revision() -> None:
     roll(world, "i:1")
     all_ready(world)
     revisions = {
-        one.spec.template.spec.containers[0].image: one.metadata.annotations["deployment.kubernetes.io/revision"]
-        for one in world.all("ReplicaSet")
+        replica_set.spec.template.spec.containers[0].image: replica_set.metadata.annotations[
+            "deployment.kubernetes.io/revision"
+        ]
+        for replica_set in world.all("ReplicaSet")
     }
     assert revisions == {"i:1": "3", "i:2": "2"}
     assert world.all("Deployment")[0].metadata.annotations["deployment.kubernetes.io/revision"] == "3"
@@ -173,7 +177,7 @@ def test_scaling_during_a_rollout_is_proportional(
     current: Deployment = world.all("Deployment")[0]
     world.change(replace(current, spec=replace(current.spec, replicas=after)))
     world.settle()
-    assert sorted(one.spec.replicas for one in world.all("ReplicaSet")) == sizes
+    assert sorted(replica_set.spec.replicas for replica_set in world.all("ReplicaSet")) == sizes
     all_ready(world)
     assert (len(world.pods()), images(world)) == (after, {"i:2"} if after else set())
 

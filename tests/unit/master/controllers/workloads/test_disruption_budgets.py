@@ -76,12 +76,12 @@ def test_disruption_budget_counts_the_deployment_not_its_replica_sets() -> None:
 )
 def test_uncountable_disruption_budget_allows_nothing_with_a_reason(kind: str, why: str) -> None:
     owner = OwnerReference(api_version="v1", kind=kind, name="o", uid="gone", controller=True)
-    one = replace(pod("p"), metadata=replace(pod("p").metadata, owner_references=(owner,)))
-    status = status_of(budget(maxUnavailable=1, status=PodDisruptionBudgetStatus(disruptions_allowed=5)), [one])
+    owned_pod = replace(pod("p"), metadata=replace(pod("p").metadata, owner_references=(owner,)))
+    status = status_of(budget(maxUnavailable=1, status=PodDisruptionBudgetStatus(disruptions_allowed=5)), [owned_pod])
     assert status.disruptions_allowed == 0
     assert [(condition.reason, condition.message) for condition in status.conditions] == [("SyncFailed", why)]
     with pytest.raises(StatusError) as refused:
-        budget_after_eviction(one, [replace(budget(maxUnavailable=1), status=status)], NOW)
+        budget_after_eviction(owned_pod, [replace(budget(maxUnavailable=1), status=status)], NOW)
     assert refused.value.status.details is not None
     assert f"because it failed sync: {why}" in refused.value.status.details.causes[0].message
 
@@ -95,12 +95,12 @@ def test_terminating_and_disrupted_pods_are_not_counted_as_healthy() -> None:
 
 
 def test_disruption_condition_keeps_its_transition_time() -> None:
-    item, pods = budget(minAvailable=1), [pod("a"), pod("b")]
-    first = status_of(item, pods)
+    obj, pods = budget(minAvailable=1), [pod("a"), pod("b")]
+    first = status_of(obj, pods)
     later = NOW + datetime.timedelta(hours=1)
-    (change,) = reconcile([replace(item, status=first)], [*pods, pod("c")], (), later)
+    (change,) = reconcile([replace(obj, status=first)], [*pods, pod("c")], (), later)
     assert change.object.status.conditions == first.conditions  # type: ignore[attr-defined]
-    (change,) = reconcile([replace(item, status=first)], pods[:1], (), later)
+    (change,) = reconcile([replace(obj, status=first)], pods[:1], (), later)
     assert change.object.status.conditions[0].last_transition_time == "2026-01-01T13:00:00Z"  # type: ignore[attr-defined]
 
 

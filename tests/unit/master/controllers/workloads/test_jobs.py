@@ -29,10 +29,10 @@ TEMPLATE = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "
 
 def job(**spec: Any) -> Job:
     document = {"metadata": {"name": "work", "namespace": "p"}, "spec": {"template": TEMPLATE, **spec}}
-    item, problems, _ = decode(Job, document, JOBS.rules)
+    result, problems, _ = decode(Job, document, JOBS.rules)
     assert not problems, problems
-    assert item is not None
-    return item
+    assert result is not None
+    return result
 
 
 class Work(Simulation):
@@ -44,8 +44,8 @@ class Work(Simulation):
 
     @property
     def job(self) -> Job:
-        found: Job = self.all("Job")[0]
-        return found
+        result: Job = self.all("Job")[0]
+        return result
 
     def active(self) -> list[Pod]:
         return [pod for pod in self.pods() if is_active(pod)]
@@ -118,8 +118,8 @@ def test_job_runs_one_pod_to_completion() -> None:
     assert work.conditions == {"SuccessCriteriaMet": both, "Complete": both}
     assert JOBS.cells(work.job, work.now + datetime.timedelta(60))[1:4] == ("Complete", "1/1", "3s")
     assert [event.reason for event in work.all("Event")] == ["Completed"]
-    (kept,) = work.pods()
-    assert not has_finalizer(kept), "a pod that has been counted can be deleted"
+    (remaining,) = work.pods()
+    assert not has_finalizer(remaining), "a pod that has been counted can be deleted"
 
 
 def test_job_runs_parallelism_pods_up_to_remaining_completions() -> None:
@@ -599,8 +599,8 @@ def test_invalid_job_is_rejected_by_path(spec: dict[str, Any], paths: list[str])
 
 
 def updated(old: Job, **spec: Any) -> Job:
-    found: Job = strategy.prepare_update(JOBS, replace(old, spec=replace(old.spec, **spec)), old)
-    return found
+    result: Job = strategy.prepare_update(JOBS, replace(old, spec=replace(old.spec, **spec)), old)
+    return result
 
 
 def test_job_template_is_immutable() -> None:

@@ -21,7 +21,7 @@ def test_replica_set_creates_and_deletes_pods_to_its_replicas(kind: str) -> None
     for pod in world.pods():
         world.ready(pod)
     world.settle()
-    (status,) = (item.status for item in world.all(kind))
+    (status,) = (obj.status for obj in world.all(kind))
     assert (status.replicas, status.ready_replicas, status.available_replicas) == (3, 3, 3)
     world.remove(world.pods()[0])
     world.settle()
@@ -35,12 +35,12 @@ def test_replica_set_deletes_least_valuable_pods_first() -> None:
     world = Simulation()
     world.put(workload("ReplicaSet", replicas=3))
     world.settle()
-    kept = world.pods()[1]
-    world.ready(kept)
+    remaining_pod = world.pods()[1]
+    world.ready(remaining_pod)
     owner: ReplicaSet = world.all("ReplicaSet")[0]
     world.change(replace(owner, spec=replace(owner.spec, replicas=1)))
     world.settle()
-    assert [pod.metadata.name for pod in world.pods()] == [kept.metadata.name]
+    assert [pod.metadata.name for pod in world.pods()] == [remaining_pod.metadata.name]
 
 
 def test_replica_set_adopts_and_releases_pods_by_labels() -> None:
@@ -62,12 +62,12 @@ def test_replica_set_adopts_and_releases_pods_by_labels() -> None:
 
 
 def test_replication_controller_selector_defaults_from_its_template() -> None:
-    item, problems, _ = decode(
+    controller, problems, _ = decode(
         ReplicationController,
         {"metadata": {"name": "web"}, "spec": {"template": template()}},
         REPLICATION_CONTROLLERS.rules,
     )
     assert not problems
-    assert item is not None
-    full = default(item, REPLICATION_CONTROLLERS.rules)
+    assert controller is not None
+    full = default(controller, REPLICATION_CONTROLLERS.rules)
     assert (full.spec.selector, full.spec.replicas, full.metadata.labels) == ({"app": "web"}, 1, {"app": "web"})

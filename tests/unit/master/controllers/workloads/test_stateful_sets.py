@@ -37,10 +37,10 @@ def stateful_set(**spec: Any) -> StatefulSet:
             **spec,
         },
     }
-    item, problems, _ = decode(StatefulSet, document, STATEFUL_SETS.rules)
+    result, problems, _ = decode(StatefulSet, document, STATEFUL_SETS.rules)
     assert not problems, problems
-    assert item is not None
-    return item
+    assert result is not None
+    return result
 
 
 class Stateful(Simulation):
@@ -52,8 +52,8 @@ class Stateful(Simulation):
 
     @property
     def stateful_set(self) -> StatefulSet:
-        found: StatefulSet = self.all("StatefulSet")[0]
-        return found
+        result: StatefulSet = self.all("StatefulSet")[0]
+        return result
 
     def respec(self, **changes: Any) -> None:
         self.change(replace(self.stateful_set, spec=replace(self.stateful_set.spec, **changes)))
@@ -197,10 +197,10 @@ def test_failed_stateful_pod_is_recreated() -> None:
     (pod,) = world.pods()
     world.change(replace(pod, status=replace(pod.status, phase="Failed")))
     world.settle()
-    assert [one.metadata.uid for one in world.pods()] == [pod.metadata.uid]
+    assert [current.metadata.uid for current in world.pods()] == [pod.metadata.uid]
     world.now += datetime.timedelta(seconds=10)
     world.start_all()
-    assert [one.metadata.uid for one in world.pods()] != [pod.metadata.uid]
+    assert [current.metadata.uid for current in world.pods()] != [pod.metadata.uid]
 
 
 def test_foreign_pod_with_a_stateful_name_is_not_changed() -> None:
@@ -211,7 +211,7 @@ def test_foreign_pod_with_a_stateful_name_is_not_changed() -> None:
     world = Stateful(replicas=1)
     world.put(foreign)
     world.settle()
-    assert [one.metadata.labels for one in world.pods()] == [{}]
+    assert [current.metadata.labels for current in world.pods()] == [{}]
     revisions = world.all("ControllerRevision")
     actual = stateful_sets.reconcile([world.stateful_set], world.pods(), [], revisions, world.now)
     assert [write.about for write in actual if isinstance(write, Warn)] == ["p/db-0"]
@@ -319,12 +319,12 @@ def one_pass(world: Stateful, cut: int) -> None:
     """One pass that is killed after so many of its writes."""
     pods, claims = world.pods(), world.all("PersistentVolumeClaim")
     serving = {pod.metadata.name for pod in pods if ready_since(pod) and not pod.metadata.deletion_timestamp}
-    kept, stateful_set = world.all("ControllerRevision"), world.stateful_set
+    revisions, stateful_set = world.all("ControllerRevision"), world.stateful_set
     alive = {pod.metadata.name for pod in pods if pod.status.phase != "Failed"}
     over = {f"db-{number}" for number in range(stateful_set.spec.replicas or 0, MOST)} - alive
     actual = [
         write
-        for write in stateful_sets.reconcile([stateful_set], pods, claims, kept, world.now)
+        for write in stateful_sets.reconcile([stateful_set], pods, claims, revisions, world.now)
         if not isinstance(write, Warn)
     ][:cut]
     if stateful_set.spec.pod_management_policy == "OrderedReady":

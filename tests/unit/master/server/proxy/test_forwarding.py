@@ -16,7 +16,7 @@ IN_PROJECT = "/api/v1/namespaces/red"
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "target"),
     [
         (f"{IN_PROJECT}/pods/web/log", ("Pod", "red", "web", "log", "")),
         (f"{IN_PROJECT}/pods/web/exec/", ("Pod", "red", "web", "exec", "/")),
@@ -43,20 +43,20 @@ IN_PROJECT = "/api/v1/namespaces/red"
         ("", None),
     ],
 )
-def test_proxy_path_is_resolved(path: str, found: tuple[str, str, str, str, str] | None) -> None:
-    one = routes.resolve_proxy(path)
-    if one is None:
-        assert found is None
+def test_proxy_path_is_resolved(path: str, target: tuple[str, str, str, str, str] | None) -> None:
+    resolved = routes.resolve_proxy(path)
+    if resolved is None:
+        assert target is None
         return
-    info, rest = one
-    assert (info.resource.kind, info.namespace, info.name, info.subresource, rest) == found
+    info, rest = resolved
+    assert (info.resource.kind, info.namespace, info.name, info.subresource, rest) == target
 
 
 @given(st.text(alphabet="/%ab1:.", max_size=30))
 def test_proxy_path_rest_is_unchanged(rest: str) -> None:
-    one = routes.resolve_proxy(f"{IN_PROJECT}/pods/web/proxy/{rest}")
-    assert one is not None
-    assert one[1] == f"/{rest}"
+    resolved = routes.resolve_proxy(f"{IN_PROJECT}/pods/web/proxy/{rest}")
+    assert resolved is not None
+    assert resolved[1] == f"/{rest}"
 
 
 @given(st.text(alphabet="/%ab1:.nodesp", max_size=60))
@@ -66,7 +66,7 @@ def test_any_proxy_path_is_resolved_or_rejected(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "backend"),
     [
         ("web", Backend("http", "web", "")),
         ("web:80", Backend("http", "web", "80")),
@@ -78,8 +78,8 @@ def test_any_proxy_path_is_resolved_or_rejected(path: str) -> None:
         ("a:b:c:d", None),
     ],
 )
-def test_proxy_backend_name_is_parsed(name: str, found: Backend | None) -> None:
-    assert proxy.parse_backend(name) == found
+def test_proxy_backend_name_is_parsed(name: str, backend: Backend | None) -> None:
+    assert proxy.parse_backend(name) == backend
 
 
 def test_request_headers_are_forwarded() -> None:
@@ -88,9 +88,9 @@ def test_request_headers_are_forwarded() -> None:
         ("Keep-Alive", "5"), ("TE", "trailers"), ("Transfer-Encoding", "chunked"), ("authorization", "Bearer x"),
         ("Impersonate-User", "u"), ("Impersonate-Extra-a", "b"), ("Cookie", "c"), ("Accept", "a"), ("Accept", "b"),
     ]  # fmt: skip
-    kept = [("Host", "h"), ("Cookie", "c"), ("Accept", "a"), ("Accept", "b")]
-    assert forwarding.request_headers(given_) == kept
-    asking = [kept[0], ("Connection", "keep-alive, X-Hop, Upgrade"), ("Upgrade", "websocket"), *kept[1:]]
+    remaining = [("Host", "h"), ("Cookie", "c"), ("Accept", "a"), ("Accept", "b")]
+    assert forwarding.request_headers(given_) == remaining
+    asking = [remaining[0], ("Connection", "keep-alive, X-Hop, Upgrade"), ("Upgrade", "websocket"), *remaining[1:]]
     assert forwarding.request_headers(given_, upgrade=True) == asking
 
 

@@ -32,16 +32,16 @@ MESSAGES = st.lists(
 
 def in_cuts(frames: WebSocketFrameParser, data: bytes, cuts: list[int]) -> list[MessagePart | ControlFrame]:
     offsets = [0, *sorted(min(offset, len(data)) for offset in cuts), len(data)]
-    return [item for start, end in pairwise(offsets) for item in frames.feed(data[start:end])]
+    return [frame for start, end in pairwise(offsets) for frame in frames.feed(data[start:end])]
 
 
 def joined(received: list[MessagePart | ControlFrame]) -> list[bytes]:
     """Return the messages."""
     messages, message = [], b""
-    for item in received:
-        if isinstance(item, MessagePart):
-            message += item.data
-            if item.last:
+    for frame in received:
+        if isinstance(frame, MessagePart):
+            message += frame.data
+            if frame.last:
                 messages.append(message)
                 message = b""
     assert not message
@@ -53,7 +53,7 @@ def test_websocket_frames_decode_at_any_split(sent: list[tuple[int, bytes]], cut
     data = b"".join(masked(FIN | kind, payload) for kind, payload in sent)
     received = in_cuts(WebSocketFrameParser(), data, cuts)
     assert joined(received) == [payload for kind, payload in sent if kind in (BINARY, TEXT)]
-    assert [item for item in received if isinstance(item, ControlFrame)] == [
+    assert [frame for frame in received if isinstance(frame, ControlFrame)] == [
         ControlFrame(kind, payload) for kind, payload in sent if kind not in (BINARY, TEXT)
     ]
 
