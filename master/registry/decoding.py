@@ -28,6 +28,9 @@ NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 MAX_GENERATED_NAME_LENGTH = 63
 
+MAX_UNKNOWN_FIELDS = 100
+"""Unknown fields that are reported, as in Kubernetes. The others are only dropped, or rejected with them."""
+
 
 @dataclass(frozen=True, slots=True)
 class DecodedObject:
@@ -59,7 +62,7 @@ def decode_object(
         problems += check(obj, resource.rules) if type_problems else ()
     reported = {problem.path for problem in problems}
     problems += (problem for problem in type_problems if problem.path not in reported)
-    unknown = [problem for problem in problems if problem.reason == UNKNOWN]
+    unknown = [problem for problem in problems if problem.reason == UNKNOWN][:MAX_UNKNOWN_FIELDS]
     if unknown and strictness == "Strict":
         raise errors.unknown_fields(resource, [problem.path for problem in unknown])
     unknown_warnings = tuple(f'unknown field "{problem.path}"' for problem in unknown if strictness == "Warn")

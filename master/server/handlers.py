@@ -33,6 +33,8 @@ SubresourceHandler = Callable[[Request], Awaitable[Response]]
 
 MAX_BODY_BYTES = 3 << 20
 BODY_TIMEOUT_SECONDS = 30.0
+MAX_WARNING_CHARACTERS, MAX_TRUNCATED_WARNING = 4096, 256
+"""Limits of the texts of Warning headers, those of kube-apiserver: of all together, and of each one beyond that."""
 
 
 class Handlers:
@@ -209,8 +211,25 @@ def _content_type(http: web.Request) -> str:
 
 
 def warning_headers(texts: Iterable[str]) -> list[tuple[str, str]]:
-    """Return a Warning header for each text."""
-    return [("Warning", f"299 - {_quoted(text)}") for text in texts]
+    """Return a Warning header for each different text.
+
+    If they have more than MAX_WARNING_CHARACTERS together, each is truncated, and the last ones are dropped.
+    """
+    different = [text for text in dict.fromkeys(texts) if text]
+    if sum(map(len, different)) > MAX_WARNING_CHARACTERS:
+        different = _truncated(different)
+    return [("Warning", f"299 - {_quoted(text)}") for text in different]
+
+
+def _truncated(texts: Iterable[str]) -> list[str]:
+    truncated: list[str] = []
+    written = 0
+    for text in texts:
+        if written >= MAX_WARNING_CHARACTERS:
+            break
+        truncated.append(text[:MAX_TRUNCATED_WARNING])
+        written += len(truncated[-1])
+    return truncated
 
 
 def _quoted(text: str) -> str:

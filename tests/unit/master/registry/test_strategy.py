@@ -53,6 +53,11 @@ def test_unknown_fields_are_rejected_warned_of_or_ignored_by_strictness() -> Non
     assert warnings(TWO_UNKNOWN, "Ignore") == ()
 
 
+def test_at_most_100_unknown_fields_are_reported() -> None:
+    document = {"metadata": {"name": "a"}, **{f"field{number}": 1 for number in range(1_000)}}
+    assert refusal(document, "Strict").count("unknown field") == 100
+
+
 @pytest.mark.parametrize("strictness", ["Warn", "Ignore"])
 def test_invalid_fields_are_rejected_by_path_at_every_strictness(strictness: str) -> None:
     words = refusal(TWO_WRONG, strictness)
