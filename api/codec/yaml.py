@@ -12,13 +12,14 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import msgspec
 import yaml
 
+from api.codec.depth import MAX_DEPTH
 from api.meta.schema import FieldError, quoted
 
-MAX_DEPTH = 64
 MAX_VALUES = 1_000_000
 """Limit of the values in a document. A string counts once more for every 64 characters, an alias at each use."""
 
@@ -38,6 +39,17 @@ class _Loader(yaml.SafeLoader):
         super().__init__(text)
         self.line = line
         self._merged = 0
+        self._depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """Compose a node. The parser descends recursively, so the depth is limited before it is."""
+        if self._depth > MAX_DEPTH:
+            raise yaml.composer.ComposerError(None, None, f"more than {MAX_DEPTH} levels")
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Resolve the merge keys of a map. They expand like aliases, but before `_checked` can count the values."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from api.codec.depth import MAX_DEPTH, is_too_deep
 from master.resources.merge_schema import OPEN, MergeKind, MergeSchema
 
 Json = Any
@@ -20,6 +21,9 @@ Identity = Callable[[Json], Json]
 _DELETE_FROM = "$deleteFromPrimitiveList/"
 _ORDER = "$setElementOrder/"
 
+
+MAX_NAME_CHARACTERS = 200
+"""Characters of a path or a value that an error message quotes."""
 
 MAX_OPERATIONS = 10_000
 MAX_COPIED_BYTES = 3 << 20
@@ -65,8 +69,17 @@ def json_patch(target: Json, operations: Json) -> Json:
                     raise InvalidPatch(f"the patch copies more than {MAX_COPIED_BYTES} bytes")
             result = _operate(result, operation)
         except InvalidPatch as error:
-            raise InvalidPatch(f"operation {number} ({operation.get('op')} {operation['path']}): {error}") from error
+            name = f"{operation.get('op')} {operation['path']}"[:MAX_NAME_CHARACTERS]
+            raise InvalidPatch(f"operation {number} ({name}): {error}") from error
+        except RecursionError:
+            raise _too_deep() from None
+    if is_too_deep(result):
+        raise _too_deep()
     return result
+
+
+def _too_deep() -> InvalidPatch:
+    return InvalidPatch(f"the result has more than {MAX_DEPTH} levels")
 
 
 def _operate(document: Json, operation: Mapping[str, Json]) -> Json:
@@ -99,14 +112,16 @@ def _operate(document: Json, operation: Mapping[str, Json]) -> Json:
 
 def _pointer(text: Json) -> list[str]:
     if not isinstance(text, str) or (text and not text.startswith("/")):
-        raise InvalidPatch(f"{text!r} is not a JSON pointer")
+        raise InvalidPatch(f"{repr(text)[:MAX_NAME_CHARACTERS]} is not a JSON pointer")
+    if text.count("/") > MAX_DEPTH:
+        raise InvalidPatch(f"a JSON pointer has {text.count('/')} parts; {MAX_DEPTH} are accepted")
     return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
 
 
 def _index(items: list[Json], part: str, end: int) -> int:
     is_number = part.isascii() and part.isdecimal() and len(part) < 10
     if not is_number or (len(part) > 1 and part.startswith("0")) or int(part) > end:
-        raise InvalidPatch(f"{part!r} is not an index of a list of {len(items)}")
+        raise InvalidPatch(f"{part[:MAX_NAME_CHARACTERS]!r} is not an index of a list of {len(items)}")
     return int(part)
 
 

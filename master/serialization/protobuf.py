@@ -17,6 +17,7 @@ import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
 from google.protobuf.message import DecodeError, Message
 
+from api.codec.depth import MAX_DEPTH
 from master.serialization.messages import Field, message_fields, message_names, message_of
 
 MAGIC = b"k8s\0"
@@ -161,8 +162,10 @@ def _raw(message: Any) -> Any:
     """Return a RawExtension or FieldsV1, which protobuf carries as JSON."""
     try:
         return msgspec.json.decode(message.raw) if message.raw else None
-    except (msgspec.DecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise Unreadable(f"a {message.DESCRIPTOR.name} is not JSON: {error}") from error
+    except RecursionError:
+        raise Unreadable(f"a {message.DESCRIPTOR.name} has more than {MAX_DEPTH} levels") from None
 
 
 _FORMS: Mapping[str, Callable[[Any], Any]] = {

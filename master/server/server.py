@@ -136,8 +136,6 @@ class Server:
             return _error_response(errors.service_unavailable(str(error)))
         except (asyncio.CancelledError, ConnectionError):
             raise
-        except RecursionError:
-            return _error_response(errors.bad_request("the body has too many levels"))
         except Exception:
             log.exception("request failed", extra={"method": http.method, "path": http.path})
             return _error_response(

@@ -195,3 +195,28 @@ def test_json_patch_with_too_many_operations_is_rejected() -> None:
 def test_json_patch_index_that_is_no_number_is_rejected(index: str) -> None:
     with pytest.raises(InvalidPatch):
         json_patch({"a": [1, 2]}, [{"op": "remove", "path": f"/a/{index}"}])
+
+
+def test_json_patch_that_makes_a_document_too_deep_is_rejected() -> None:
+    wrap = [
+        {"op": "add", "path": "/b", "value": {}},
+        {"op": "move", "from": "/a", "path": "/b/a"},
+        {"op": "move", "from": "/b", "path": "/a"},
+    ]
+    assert json_patch({"a": {}}, wrap * 60)
+    for count in (65, 3_333):
+        with pytest.raises(InvalidPatch, match="the result has more than 64 levels"):
+            json_patch({"a": {}}, wrap * count)
+    with pytest.raises(InvalidPatch, match="the result has more than 64 levels"):
+        json_patch({"a": {}}, [*wrap * 3_000, {"op": "copy", "from": "/a", "path": "/c"}])
+
+
+def test_json_pointer_with_too_many_parts_is_rejected_with_a_short_message() -> None:
+    for operation in ("add", "remove", "replace", "test", "move", "copy"):
+        patch = [{"op": operation, "path": "/a" * 100_000, "from": "/a", "value": 1}]
+        with pytest.raises(InvalidPatch) as caught:
+            json_patch({"a": {}}, patch)
+        assert len(str(caught.value)) < 400
+    with pytest.raises(InvalidPatch) as caught:
+        json_patch({"a": {}}, [{"op": "add", "path": "a" * 100_000, "value": 1}])
+    assert len(str(caught.value)) < 500

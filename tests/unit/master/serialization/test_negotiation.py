@@ -1,0 +1,63 @@
+"""Bodies of requests: documents that are too deep are rejected while they are decoded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from api.codec.depth import MAX_DEPTH
+from master.errors import StatusError
+from master.serialization.negotiation import decode_body
+from tests.unit.master.serialization.test_protobuf import envelope, part
+
+JSON_TYPES = ["application/json", "application/merge-patch+json", "application/json-patch+json"]
+YAML_TYPES = ["application/yaml", "application/apply-patch+yaml"]
+
+
+def decode(content_type: str, body: bytes) -> Any:
+    return decode_body("patch" in content_type, content_type, body)
+
+
+def error(content_type: str, body: bytes) -> tuple[int, str]:
+    with pytest.raises(StatusError) as caught:
+        decode(content_type, body)
+    return caught.value.status.code, caught.value.status.message
+
+
+def lists(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+@pytest.mark.parametrize("content_type", [*JSON_TYPES, *YAML_TYPES])
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 500, 5_000, 100_000])
+@pytest.mark.parametrize("opening", ["[", '{"a":'])
+def test_json_with_too_many_levels_is_rejected(content_type: str, depth: int, opening: str) -> None:
+    closing = "]" if opening == "[" else "}"
+    body = (opening * depth + "1" + closing * depth).encode()
+    assert error(content_type, body) == (400, f"the body has more than {MAX_DEPTH} levels")
+
+
+@pytest.mark.parametrize("content_type", [*JSON_TYPES, *YAML_TYPES])
+def test_json_with_the_most_levels_is_decoded(content_type: str) -> None:
+    assert msgspec.json.encode(decode(content_type, lists(MAX_DEPTH))) == lists(MAX_DEPTH)
+    flat = [{"a": "[" * 1_000}] * 1_000
+    assert decode(content_type, msgspec.json.encode(flat)) == flat
+
+
+@pytest.mark.parametrize("content_type", YAML_TYPES)
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 500, 50_000])
+def test_yaml_with_too_many_levels_is_rejected(content_type: str, depth: int) -> None:
+    code, message = error(content_type, b"[a: " * depth + b"]" * depth)
+    assert (code, f"more than {MAX_DEPTH} levels" in message, "recursion" in message) == (400, True, False)
+    indented = "\n".join(" " * level + "a:" for level in range(min(depth, 600))).encode()
+    assert f"more than {MAX_DEPTH} levels" in error(content_type, indented)[1]
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 5_000])
+def test_json_inside_protobuf_with_too_many_levels_is_rejected(depth: int) -> None:
+    body = envelope("apps/v1", "ControllerRevision", part(2, part(1, lists(depth))))
+    code, message = error("application/vnd.kubernetes.protobuf", body)
+    assert code in (400, 415)
+    assert f"more than {MAX_DEPTH} levels" in message
