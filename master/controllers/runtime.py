@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -244,20 +244,20 @@ class ControllerRuntime:
     def _collect_changes(self, loop: str, actions: Iterable[Action]) -> list[Put | StorageDelete]:
         changes: list[Put | StorageDelete] = []
         warnings: dict[str, str] = {}
-        errors: dict[str, Exception] = {}
+        failures: list[Failed] = []
         creates = CreateQueue(self._creation, self._lister, Transaction(self._store))
         for action in actions:
             if isinstance(action, Warn):
                 warnings[action.about] = action.text
             elif isinstance(action, Failed):
-                errors[_describe(action.object)] = action.error
+                failures.append(action)
             else:
                 try:
                     self._add_change(action, creates, changes)
-                except Exception as error:  # noqa: BLE001 - _record_errors logs it with its traceback
-                    errors[_describe(action.object)] = error
+                except Exception as error:  # noqa: BLE001 - _record_failures logs it with its traceback
+                    failures.append(Failed(action.object, error))
         self._log_warnings(loop, warnings | creates.warnings)
-        self._record_errors(loop, errors)
+        self._record_failures(loop, failures)
         self._update_backoffs(loop, creates)
         return [*changes, *creates.transaction.changes]
 
@@ -267,8 +267,9 @@ class ControllerRuntime:
         else:
             changes.append(self._to_change(action))
 
-    def _record_errors(self, loop: str, errors: Mapping[str, Exception]) -> None:
+    def _record_failures(self, loop: str, failures: Iterable[Failed]) -> None:
         """Record the errors of single objects in a pass. Log each once, and start a pass when its back-off ends."""
+        errors = {_describe(failure.object): failure.error for failure in failures}
         now, before = self._lister.context.monotonic(), self._errors.get(loop, {})
         after = self._errors[loop] = object_errors.after_pass(before, errors, now)
         for subject in before.keys() - after.keys():

@@ -166,7 +166,13 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
 
 
 def is_reported(handler: ast.ExceptHandler) -> bool:
-    """Return True if the handler raises again or logs the traceback."""
+    """Return True if the handler raises again, logs the traceback, or passes the exception on in a `Failed`.
+
+    The runtime of the controllers logs the traceback of each `Failed` (test_poisoned_objects.py).
+    """
     return any(
-        isinstance(statement, ast.Raise) or ".exception(" in ast.unparse(statement) for statement in handler.body
+        isinstance(statement, ast.Raise)
+        or ".exception(" in ast.unparse(statement)
+        or re.search(rf"\bFailed\([\w.]+, {handler.name}\)", ast.unparse(statement)) is not None
+        for statement in handler.body
     )
