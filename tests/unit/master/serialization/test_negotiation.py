@@ -10,7 +10,6 @@ import pytest
 from api.codec.depth import MAX_DEPTH
 from master.errors import StatusError
 from master.serialization.negotiation import decode_body
-from tests.unit.master.serialization.test_protobuf import envelope, part
 
 JSON_TYPES = ["application/json", "application/merge-patch+json", "application/json-patch+json"]
 YAML_TYPES = ["application/yaml", "application/apply-patch+yaml"]
@@ -53,11 +52,3 @@ def test_yaml_with_too_many_levels_is_rejected(content_type: str, depth: int) ->
     assert (code, f"more than {MAX_DEPTH} levels" in message, "recursion" in message) == (400, True, False)
     indented = "\n".join(" " * level + "a:" for level in range(min(depth, 600))).encode()
     assert f"more than {MAX_DEPTH} levels" in error(content_type, indented)[1]
-
-
-@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 5_000])
-def test_json_inside_protobuf_with_too_many_levels_is_rejected(depth: int) -> None:
-    body = envelope("apps/v1", "ControllerRevision", part(2, part(1, lists(depth))))
-    code, message = error("application/vnd.kubernetes.protobuf", body)
-    assert code in (400, 415)
-    assert f"more than {MAX_DEPTH} levels" in message

@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.codec.depth import MAX_DEPTH
 from api.meta.schema import without_nulls
+from master.errors import StatusError
 from master.resources import BUILTIN
 from master.serialization import protobuf
+from master.serialization.negotiation import decode_body
 from tests.testbed.apiserver.protobuf_encoder import encoded
 from tests.unit.master.resources.examples import GOOD, KINDS, document
 
@@ -118,6 +121,13 @@ def test_json_inside_protobuf_is_decoded() -> None:
     assert (actual["data"], actual["revision"]) == ({"spec": {"a": [1]}}, 2)
     with pytest.raises(protobuf.Unreadable, match="a RawExtension is not JSON"):
         protobuf.document(envelope("apps/v1", "ControllerRevision", part(2, part(1, b"{"))))
+
+
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 5_000])
+def test_json_inside_protobuf_with_too_many_levels_is_rejected(depth: int) -> None:
+    body = envelope("apps/v1", "ControllerRevision", part(2, part(1, b"[" * depth + b"]" * depth)))
+    with pytest.raises(StatusError, match=f"has more than {MAX_DEPTH} levels"):
+        decode_body(False, "application/vnd.kubernetes.protobuf", body)
 
 
 def test_equally_named_kinds_have_their_own_messages() -> None:
