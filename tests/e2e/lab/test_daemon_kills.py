@@ -29,7 +29,7 @@ def ready(cluster: Cluster) -> bool:
 
 @pytest.mark.parametrize("daemon", ["sdn", "node-agent", "master"])
 def test_no_packet_is_lost_when_a_daemon_is_killed(cluster: Cluster, daemon: str) -> None:
-    before = {node: cluster.traces(node) for node in cluster.nodes}
+    before = {node: cluster.settled_traces(node) for node in cluster.nodes}
     pods = cluster.kubectl("get", "pods", "-A", "-o", "wide", "--no-headers").stdout.split()
     netns = f"/proc/{cluster.pid('red', 'red-1')}/ns/net"
     streams = [Ping(netns, cluster.address("red", name)) for name in ("red-2", "red-3")]
@@ -47,7 +47,7 @@ def test_no_packet_is_lost_when_a_daemon_is_killed(cluster: Cluster, daemon: str
 
 
 def test_pods_start_and_end_while_daemons_are_killed(cluster: Cluster) -> None:
-    before = {node: cluster.traces(node) for node in cluster.nodes}
+    before = {node: cluster.settled_traces(node) for node in cluster.nodes}
     # On one node: the switch in user space may lose a tunnelled packet whenever a link comes or goes, daemon or not.
     stream = Ping(f"/proc/{cluster.pid('red', 'red-1')}/ns/net", cluster.address("default", "default-1"))
     names = [f"storm-{number}" for number in range(6)]
@@ -72,7 +72,7 @@ def test_pods_start_and_end_while_daemons_are_killed(cluster: Cluster) -> None:
 def test_sandbox_removed_while_the_agent_is_down_leaves_no_port(cluster: Cluster) -> None:
     """Its network namespace is held open here: otherwise the kernel would take the port away by itself."""
     node = cluster.nodes["node-1"]
-    before = cluster.traces("node-1")
+    before = cluster.settled_traces("node-1")
     cluster.apply(namespace("lost") + pod("one", "lost", "node-1"))
     cluster.wait_running("lost", "one")
     [port] = set(cluster.traces("node-1")["ports"]) - set(before["ports"])
@@ -92,7 +92,7 @@ def test_sandbox_removed_while_the_agent_is_down_leaves_no_port(cluster: Cluster
 
 def test_restarted_switch_connects_the_same_pods(cluster: Cluster) -> None:
     node = cluster.nodes["node-1"]
-    before = cluster.traces("node-1")
+    before = cluster.settled_traces("node-1")
     cluster.kill(node.ovs / "ovs-vswitchd.pid")
 
     def as_before() -> bool:

@@ -37,7 +37,7 @@ def curl(cluster: Cluster, node: str, *words: str, body: str = "") -> tuple[int,
 
 
 def test_static_pod_is_shown_by_kubectl_and_cannot_be_deleted(cluster: Cluster) -> None:
-    before = cluster.traces("node-2")
+    before = cluster.settled_traces("node-2")
     file = cluster.nodes["node-2"].root / "manifests" / "shown.yaml"
     file.write_text(pod("shown", "default", grace=1))
     uid = wait_until(lambda: mirror(cluster, "shown-node-2"), "kubectl shows the static pod")
@@ -59,7 +59,7 @@ def test_static_pod_is_shown_by_kubectl_and_cannot_be_deleted(cluster: Cluster) 
 
 
 def test_submitted_pod_survives_agent_restart_and_ends_on_request(cluster: Cluster) -> None:
-    before = cluster.traces("node-1")
+    before = cluster.settled_traces("node-1")
     code, answer = curl(cluster, "node-1", "http://n/pods", "--data-binary", "@-", body=pod("mine", "default", grace=0))
     assert (code, answer["kind"]) == (201, "Pod")
     wait_until(lambda: mirror(cluster, "mine-node-1"), "the submitted pod is shown")
@@ -86,7 +86,7 @@ def test_submitted_pod_survives_agent_restart_and_ends_on_request(cluster: Clust
 def test_pods_from_a_url_start_and_end_with_its_content(cluster: Cluster, tmp_path: Path) -> None:
     node = cluster.nodes["node-3"]
     settings = node.root / "node-agent.yaml"
-    plain, before = settings.read_text(), cluster.traces("node-3")
+    plain, before = settings.read_text(), cluster.settled_traces("node-3")
     page = tmp_path / "pods.yaml"
     page.write_text(pod("one", "default", grace=0) + pod("two", "default", grace=0))
     serve = (sys.executable, "-m", "http.server", "8099", "--bind", "127.0.0.1", "--directory", str(tmp_path))

@@ -122,7 +122,7 @@ def mounted(cluster: Cluster) -> list[Path]:
 
 
 def test_pod_sees_its_volumes_and_leaves_nothing_on_the_node(cluster: Cluster, project: str, tmp_path: Path) -> None:
-    before, mounted_before = cluster.traces("node-1"), mounted(cluster)
+    before, mounted_before = cluster.settled_traces("node-1"), mounted(cluster)
     cluster.apply(POD.replace("PROJECT", project).replace("HOST", str(tmp_path)))
     lacks = 'configmap "settings" not found'
 

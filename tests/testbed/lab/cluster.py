@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -123,6 +124,24 @@ class Cluster:
                 "nsenter", f"--net=/run/netns/{here.namespace}", "nft", "list", "table", "netdev", "podlane-guard"
             ),
         }
+
+    def settled_traces(self, node: str) -> dict[str, Any]:
+        """Return `traces` once nothing of a deleted pod is left; the API server may forget it before its node does."""
+        wait_until(lambda: self._pods_on_disk(node) <= self._pod_uids(), f"{node} has only pods of the API server")
+        return self.traces(node)
+
+    def _pods_on_disk(self, node: str) -> set[str]:
+        """Return the UIDs of pods with a container or a directory on a node."""
+        labels = self.docker(node, "ps", "-a", "--format", '{{.Label "io.kubernetes.pod.uid"}}').split()
+        pods = self.nodes[node].root / "node-agent" / "pods"
+        return {*labels, *(entry.name for entry in pods.iterdir())} if pods.exists() else set(labels)
+
+    def _pod_uids(self) -> set[str]:
+        """Return the UIDs of all pods. A static pod's UID is an annotation of its mirror pod."""
+        listed = json.loads(self.kubectl("get", "pods", "-A", "-o", "json").stdout)["items"]
+        metas = [pod["metadata"] for pod in listed]
+        hashes = {meta.get("annotations", {}).get("kubernetes.io/config.hash", "") for meta in metas}
+        return {meta["uid"] for meta in metas} | hashes
 
     def kill(self, pid_file: Path) -> None:
         """Kill the process of a PID file by SIGKILL, and wait until it is started again."""
