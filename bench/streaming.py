@@ -111,7 +111,7 @@ class StreamingNode(SingleNode):
 
     def __init__(self) -> None:
         self.namespace = f"podbench-{os.getpid()}"
-        super().__init__(place=("nsenter", f"--net=/run/netns/{self.namespace}"))
+        super().__init__(command_prefix=("nsenter", f"--net=/run/netns/{self.namespace}"))
 
     def __enter__(self) -> Self:
         run("ip", "netns", "add", self.namespace)
@@ -159,7 +159,7 @@ class Caller(_Carrier):
         ways = {"KUBECTL_REMOTE_COMMAND_WEBSOCKETS": way, "KUBECTL_PORT_FORWARD_WEBSOCKETS": way}
         super().__init__(big, {**os.environ, "HOME": str(node.root), **ways})
         self._namespace = node.namespace
-        self._kubectl = (*node.place, ALL_PROGRAMS[-1], f"--kubeconfig={node.root}/admin")
+        self._kubectl = (*node.command_prefix, ALL_PROGRAMS[-1], f"--kubeconfig={node.root}/admin")
 
     def exec_in(self) -> None:
         self._in(*self._kubectl, "exec", "-i", "carrier", "-c", "main", "--", "sha256sum")

@@ -59,7 +59,7 @@ def main() -> int:
         say("a master of ours is up; a node of ours joins it")
         node.agent()
         node.tokens()
-        asker = Asker(node.place, node.root / "admin")
+        asker = Asker(node.command_prefix, node.root / "admin")
         run_specs(asker, focus, tuple(pattern for pattern, _ in NOT_ASKED), reports)
     return _told(reports, focus)
 

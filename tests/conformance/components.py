@@ -71,7 +71,7 @@ class Components(WithKubelet, OwnNode):
         home = self.root / "kubelet"
         home.mkdir()
         command = str(Path(sys.executable).parent / "podlane")
-        run(*self.place, command, "node", "token", f"--kubeconfig={self.root}/admin", f"--out={home}/token")
+        run(*self.command_prefix, command, "node", "token", f"--kubeconfig={self.root}/admin", f"--out={home}/token")
         settings = kubelet_settings(self.root / "master" / "pki" / "ca.crt")
         # Our agent is at 10250 of the same namespace.
         settings |= {"rotateCertificates": True, "serverTLSBootstrap": True, "port": 10260}
@@ -93,7 +93,7 @@ class Components(WithKubelet, OwnNode):
 
     def answer(self, url: str) -> str:
         """What curl gets, from the namespace of the node; empty if nothing."""
-        command = [*self.place, "curl", "-sSf", "--max-time", "5", url]
+        command = [*self.command_prefix, "curl", "-sSf", "--max-time", "5", url]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
     def _kubeconfig(self, user: str) -> Path:

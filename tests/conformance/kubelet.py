@@ -22,7 +22,7 @@ class WithKubelet(StockNode):
     def _start_kubelet(self, settings: dict[str, Any], address: str, *identity: str) -> None:
         home = self.root / "kubelet"
         home.mkdir(exist_ok=True)
-        self._second = Dockerd(home / "docker", WITH_RUNTIME, self.place)
+        self._second = Dockerd(home / "docker", WITH_RUNTIME, self.command_prefix)
         self._second.root.mkdir()
         self._running["dockerd of the kubelet"] = self._second.start()
         images.load(str(self._second.socket))

@@ -42,7 +42,7 @@ class StockNode(SingleNode):
 
     def __init__(self) -> None:
         self.namespace = f"podstock-{os.getpid()}"
-        super().__init__(WITH_RUNTIME, place=("nsenter", f"--net=/run/netns/{self.namespace}"))
+        super().__init__(WITH_RUNTIME, command_prefix=("nsenter", f"--net=/run/netns/{self.namespace}"))
 
     def __enter__(self) -> Self:
         run("ip", "netns", "add", self.namespace)
@@ -80,7 +80,20 @@ class StockNode(SingleNode):
         path = f"https://{API}/api/v1/namespaces/default/pods/{pod}/status"
         kind = "Content-Type: application/strategic-merge-patch+json"
         trust = ("--cacert", f"{self.root}/ca.crt", "--cert", f"{self.root}/admin.pem")
-        run(*self.place, "curl", "--http1.1", "-sSf", "-X", "PATCH", "-H", kind, *trust, "-d", json.dumps(patch), path)
+        run(
+            *self.command_prefix,
+            "curl",
+            "--http1.1",
+            "-sSf",
+            "-X",
+            "PATCH",
+            "-H",
+            kind,
+            *trust,
+            "-d",
+            json.dumps(patch),
+            path,
+        )
 
     def _start_master(self) -> None:
         self._write_network()
@@ -105,7 +118,9 @@ class StockNode(SingleNode):
         self._start(program(name), *flags)
 
     def _answers(self) -> bool:
-        return succeeds(*self.place, "kubectl", f"--kubeconfig={self.root}/admin", "get", "namespace", "default")
+        return succeeds(
+            *self.command_prefix, "kubectl", f"--kubeconfig={self.root}/admin", "get", "namespace", "default"
+        )
 
     def _write_network(self) -> None:
         (self.root / "net.d").mkdir()

@@ -26,7 +26,15 @@ class OwnNode(StockNode):
         """Give a node the kubeconfig with which it joins, a file of its name in a folder."""
         home.mkdir(exist_ok=True)
         command = str(Path(sys.executable).parent / "podlane")
-        run(*self.place, command, "node", "add", name, f"--kubeconfig={self.root}/admin", f"--out={home}/{name}")
+        run(
+            *self.command_prefix,
+            command,
+            "node",
+            "add",
+            name,
+            f"--kubeconfig={self.root}/admin",
+            f"--out={home}/{name}",
+        )
 
     def tokens(self) -> None:
         """Give service accounts the secrets that they had in the specs' release, by its own controller."""

@@ -91,7 +91,7 @@ class Asker:
     many there are, as far as specs want to know.
     """
 
-    place: tuple[str, ...]
+    command_prefix: tuple[str, ...]
     kubeconfig: Path
     kubectl: Path = Path(ALL_PROGRAMS[0])
     nodes: int = -1
@@ -107,7 +107,7 @@ def run_specs(asker: Asker, focus: str, not_asked: tuple[str, ...], reports: Pat
     ):
         log = reports / f"{name}.log"
         command = [
-            *(*asker.place, "nice", str(BINARIES / "ginkgo"), f"-nodes={at_once}", "-noColor"),
+            *(*asker.command_prefix, "nice", str(BINARIES / "ginkgo"), f"-nodes={at_once}", "-noColor"),
             *(f"-focus={chosen}", f"-skip={left_out}", str(BINARIES / "e2e.test"), "--"),
             *(f"-kubeconfig={asker.kubeconfig}", f"-kubectl-path={asker.kubectl}", f"-num-nodes={asker.nodes}"),
             *("-provider=skeleton", "-disable-log-dump"),
@@ -153,7 +153,7 @@ def main() -> int:
     with StockNode() as node:
         say("a real Kubernetes is up; our node joins it")
         node.agent()
-        run_specs(Asker(node.place, node.root / "admin"), focus, NOT_ASKED, reports)
+        run_specs(Asker(node.command_prefix, node.root / "admin"), focus, NOT_ASKED, reports)
     rows = tuple(results(reports))
     sys.stdout.write(table(rows) + "\n")
     ends = Counter(result.outcome for result in rows)

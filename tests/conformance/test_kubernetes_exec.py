@@ -86,7 +86,7 @@ class Within(Kubectl):
     """One of the programs, in the network of the node."""
 
     def __init__(self, node: StockPair, program: str, websockets: str, home: Path) -> None:
-        self.command = (*node.place, program, f"--kubeconfig={node.root}/admin", "--namespace=default")
+        self.command = (*node.command_prefix, program, f"--kubeconfig={node.root}/admin", "--namespace=default")
         flags = ("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "KUBECTL_PORT_FORWARD_WEBSOCKETS")
         self.environment = {**os.environ, "HOME": str(home), **dict.fromkeys(flags, websockets)}
         self.program = program
@@ -259,11 +259,11 @@ def test_node_metrics_have_kubelets_names(node: StockPair) -> None:
 # --- who asks the node itself -----------------------------------------------------------------------------------------
 
 
-def asked(node: StockPair, address: str, method: str, path: str, token: str = "") -> tuple[int, str]:
+def query_node_api(node: StockPair, address: str, method: str, path: str, token: str = "") -> tuple[int, str]:
     """Status and body of what port 10250 answers."""
     authorization = ("-H", f"Authorization: Bearer {token}") if token else ()
     url = f"https://{address}:{AGENT_PORT}{path}"
-    command = [*node.place, "curl", "-sk", "-w", "\n%{http_code}", "-X", method, *authorization, url]
+    command = [*node.command_prefix, "curl", "-sk", "-w", "\n%{http_code}", "-X", method, *authorization, url]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=30)
     body, _, status = done.stdout.rpartition("\n")
     return int(status), body.replace(KUBELET, NODE)
@@ -287,7 +287,7 @@ def test_kubelet_api_authorizes_service_accounts_by_cluster_rbac(node: StockPair
         actual = {}
         for name, token in tokens.items():
             for method, path in (*requests, (runs[0], runs[1].replace("POD", pod))):
-                status, body = asked(node, address, method, path, token)
+                status, body = query_node_api(node, address, method, path, token)
                 actual[name, path.replace(pod, "POD")] = (status, "" if status == 200 else body)
         return actual
 

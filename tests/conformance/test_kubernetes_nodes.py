@@ -55,13 +55,13 @@ def fetched(member: Probe, address: str) -> str:
 
 
 def test_registered_nodes_get_host_subnets(cluster: AgentCluster) -> None:
-    async def found(client: Client) -> tuple[dict[str, str], dict[str, str]]:
+    async def host_and_node_addresses(client: Client) -> tuple[dict[str, str], dict[str, str]]:
         subnets = (await client.list(HostSubnet)).items
         nodes = (await client.list(Node)).items
         by_address = {node.metadata.name: node.status.addresses[0].address for node in nodes}
         return {subnet.host: subnet.host_ip for subnet in subnets}, by_address
 
-    mine, theirs = cluster.call_api(found)
+    mine, theirs = cluster.call_api(host_and_node_addresses)
     assert mine == theirs
     assert len(mine) == 2
 

@@ -147,7 +147,7 @@ def run(node: StockPair, words: str, namespace: str, home: Path) -> tuple[int, s
         words.replace("&", r"\&") if raw else words
     )
     done = subprocess.run(
-        [*node.place, "sh", "-c", command], capture_output=True, text=True, check=False, timeout=60,
+        [*node.command_prefix, "sh", "-c", command], capture_output=True, text=True, check=False, timeout=60,
         env={**os.environ, "HOME": str(home)},
     )  # fmt: skip
     return done.returncode, plain(done.stdout, namespace), plain(done.stderr, namespace)

@@ -80,7 +80,7 @@ class JoiningNode(StockNode):
     def served(self) -> Certificate:
         """The one that callers of port 10250 are shown."""
         ask = ("openssl", "s_client", "-connect", f"{NODE_IP}:{AGENT_PORT}", "-showcerts")
-        command = [*self.place, *ask]
+        command = [*self.command_prefix, *ask]
         done = subprocess.run(command, input="", capture_output=True, text=True, check=False, timeout=20)
         return keys.parse_certificate(pem_blocks(done.stdout.encode(), "CERTIFICATE"))
 

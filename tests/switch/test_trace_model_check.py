@@ -32,7 +32,7 @@ PLAN = GeneratedCluster(
     ),
 )
 FRAGMENTS = ("a first fragment", "a later fragment")
-PAIRS = [(source.name, other.name) for source in PLAN.places for other in PLAN.places if source != other]
+PAIRS = [(source.name, target.name) for source in PLAN.places for target in PLAN.places if source != target]
 
 
 @pytest.fixture(scope="module")
@@ -46,31 +46,31 @@ def world() -> Iterator[TraceWorld]:
 
 def in_words(world: TraceWorld, name: str, source: RunningPod, target: RunningPod) -> str:
     """The adversary's attempt as what follows `trace`; fails for one that has got no words yet."""
-    one, other = full_name(source), full_name(target)
+    source_name, target_name = full_name(source), full_name(target)
     far = world.node_address(target.node)
     everybody, gateway = "ff:ff:ff:ff:ff:ff", mac_text(mac_of(world.gateway(source.node)))
     senders = {node: str(world.node_address(node)) for node in world.networks} | {"a stranger": str(STRANGER)}
     forms = {
-        r"UDP": "{one} {other} --proto udp --port 9999",
-        r"TCP": "{one} {other} --proto tcp --port 80",
-        r"ICMP": "{one} {other}",
-        r"to the gateway's MAC": "{one} {other} --proto udp --target-mac {gateway}",
-        r"to everybody's MAC": "{one} {other} --proto udp --target-mac {everybody}",
-        r"a (first|later) fragment": "{one} {other} --proto udp --fragment {0}",
-        r"tagged (\d+)": "{one} {other} --vlan {0}",
-        r"from the address (\S+)": "{one} {other} --source-address {0}",
-        r"from the MAC and address of (\S+)": "{one} {other} --source-address {0} --source-mac {mac}",
-        r"from a foreign MAC": "{one} {other} --source-mac {foreign}",
-        r"to (\d\S+)": "{one} {0} --proto udp --port 9999",
-        r"to the outside": "{one} {stranger} --proto udp --port 9999",
-        r"IPv6 to it": "{one} {other} --proto ipv6",
-        r"IPv6 to all": "{one} {other} --proto ipv6 --target-mac {everybody}",
-        r"an ARP question to it": "{one} {other} --proto arp --target-mac {foreign}",
-        r"an ARP question to all": "{one} {other} --proto arp",
-        r"an ARP lie to it": "{one} {other} --proto arp-reply --source-address {address}",
-        r"an ARP lie to all": "{one} {other} --proto arp-reply --source-address {address} --target-mac {everybody}",
-        r"VXLAN by hand": "{one} {far} --proto udp --port 4789",
-        r"through a tunnel from (.+) as VNID (\d+)": "{one} {other} --from-tunnel {sender} --vnid {1}",
+        r"UDP": "{source} {target} --proto udp --port 9999",
+        r"TCP": "{source} {target} --proto tcp --port 80",
+        r"ICMP": "{source} {target}",
+        r"to the gateway's MAC": "{source} {target} --proto udp --target-mac {gateway}",
+        r"to everybody's MAC": "{source} {target} --proto udp --target-mac {everybody}",
+        r"a (first|later) fragment": "{source} {target} --proto udp --fragment {0}",
+        r"tagged (\d+)": "{source} {target} --vlan {0}",
+        r"from the address (\S+)": "{source} {target} --source-address {0}",
+        r"from the MAC and address of (\S+)": "{source} {target} --source-address {0} --source-mac {mac}",
+        r"from a foreign MAC": "{source} {target} --source-mac {foreign}",
+        r"to (\d\S+)": "{source} {0} --proto udp --port 9999",
+        r"to the outside": "{source} {stranger} --proto udp --port 9999",
+        r"IPv6 to it": "{source} {target} --proto ipv6",
+        r"IPv6 to all": "{source} {target} --proto ipv6 --target-mac {everybody}",
+        r"an ARP question to it": "{source} {target} --proto arp --target-mac {foreign}",
+        r"an ARP question to all": "{source} {target} --proto arp",
+        r"an ARP lie to it": "{source} {target} --proto arp-reply --source-address {address}",
+        r"an ARP lie to all": "{source} {target} --proto arp-reply --source-address {address} --target-mac {everybody}",
+        r"VXLAN by hand": "{source} {far} --proto udp --port 4789",
+        r"through a tunnel from (.+) as VNID (\d+)": "{source} {target} --from-tunnel {sender} --vnid {1}",
     }
     for form, words in forms.items():
         actual = re.fullmatch(form, name)
@@ -79,8 +79,8 @@ def in_words(world: TraceWorld, name: str, source: RunningPod, target: RunningPo
             mac = mac_text(mac_of(IPv4Address(given[0]))) if "{mac}" in words else ""
             return words.format(
                 *given,
-                one=one,
-                other=other,
+                source=source_name,
+                target=target_name,
                 far=far,
                 everybody=everybody,
                 gateway=gateway,
@@ -106,9 +106,9 @@ def begins(world: TraceWorld, attempt: Attempt, source: RunningPod, target: Runn
     return "dropped because "
 
 
-@pytest.mark.parametrize(("one", "other"), PAIRS)
-def test_trace_sentence_agrees_with_the_model(world: TraceWorld, one: str, other: str) -> None:
-    source, target = world.pods[one], world.pods[other]
+@pytest.mark.parametrize(("source_name", "target_name"), PAIRS)
+def test_trace_sentence_agrees_with_the_model(world: TraceWorld, source_name: str, target_name: str) -> None:
+    source, target = world.pods[source_name], world.pods[target_name]
     wrong = []
     for attempt in attempts(layout_of(world), source, target):
         if attempt.name.startswith("LLDP"):

@@ -34,9 +34,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 ROOT = f"/podlane-test-{os.getpid()}"
-WISH = make_pod("[{name: main, image: a, resources: {limits: {cpu: 500m, memory: 64Mi}}}]")
-HERE = pod_cgroup(WISH, ROOT)
-LIMITS = pod_limits(WISH, PodsCapacity(1, 1 << 30, pids=50))
+POD = make_pod("[{name: main, image: a, resources: {limits: {cpu: 500m, memory: 64Mi}}}]")
+HERE = pod_cgroup(POD, ROOT)
+LIMITS = pod_limits(POD, PodsCapacity(1, 1 << 30, pids=50))
 FILES = CgroupfsDriver()
 
 

@@ -36,7 +36,7 @@ class Running:
     async def put(self, *items: Object) -> None:
         await self.store.write(*(put(obj) for obj in items))
 
-    async def told(self, name: str, source: str = OUTSIDE, kind: str = "A") -> list[str]:
+    async def resolve(self, name: str, source: str = OUTSIDE, kind: str = "A") -> list[str]:
         """The rows, or the code; what was written is told when its writer is answered."""
         query = dns.message.make_query(name, kind)
         answer = await dns.asyncquery.udp(query, HERE, 5, self._port, source=source)
@@ -85,31 +85,31 @@ def cluster() -> tuple[Object, ...]:
 
 async def test_dns_answers_external_clients_for_all_services_and_pods_for_global_ones(tmp_path: Path) -> None:
     async with running(tmp_path, *cluster()) as here:
-        assert await here.told(WEB) == ["172.30.0.5"]
-        assert await here.told(WEB, NODE) == ["NXDOMAIN"]
-        assert await here.told("web.default.svc.cluster.local", NODE) == ["172.30.0.6"]
-        assert await here.told("www.example.com") == ["REFUSED"]
+        assert await here.resolve(WEB) == ["172.30.0.5"]
+        assert await here.resolve(WEB, NODE) == ["NXDOMAIN"]
+        assert await here.resolve("web.default.svc.cluster.local", NODE) == ["172.30.0.6"]
+        assert await here.resolve("www.example.com") == ["REFUSED"]
 
 
 async def test_dns_answers_nodes_for_all_services_in_the_flat_network(tmp_path: Path) -> None:
     async with running(tmp_path, *cluster(), plugin="ovs-subnet") as here:
-        assert await here.told(WEB, NODE) == ["172.30.0.5"]
+        assert await here.resolve(WEB, NODE) == ["172.30.0.5"]
 
 
 async def test_dns_answers_follow_written_objects(tmp_path: Path) -> None:
     async with running(tmp_path, *cluster()) as here:
         headless = service("red", "db", '{"clusterIP": "None"}')
         await here.put(headless, slice_of("db", "red", endpoint("10.128.0.2"), endpoint("10.128.0.3")))
-        assert await here.told("db.red.svc.cluster.local") == ["10.128.0.2", "10.128.0.3"]
+        assert await here.resolve("db.red.svc.cluster.local") == ["10.128.0.2", "10.128.0.3"]
         await here.put(slice_of("db", "red", endpoint("10.128.0.3")))
-        assert await here.told("db.red.svc.cluster.local") == ["10.128.0.3"]
+        assert await here.resolve("db.red.svc.cluster.local") == ["10.128.0.3"]
         await here.put(NetNamespace(metadata=ObjectMeta(name="red"), netname="red", netid=0))
-        assert await here.told(WEB, NODE) == ["172.30.0.5"]
+        assert await here.resolve(WEB, NODE) == ["172.30.0.5"]
         await here.store.write(delete(headless))
-        assert await here.told("db.red.svc.cluster.local") == ["NXDOMAIN"]
+        assert await here.resolve("db.red.svc.cluster.local") == ["NXDOMAIN"]
 
 
 async def test_dns_serves_the_configured_domain(tmp_path: Path) -> None:
     async with running(tmp_path, *cluster(), cluster_domain="lab.example") as here:
-        assert await here.told("web.red.svc.lab.example") == ["172.30.0.5"]
-        assert await here.told(WEB) == ["REFUSED"]
+        assert await here.resolve("web.red.svc.lab.example") == ["172.30.0.5"]
+        assert await here.resolve(WEB) == ["REFUSED"]

@@ -161,10 +161,10 @@ async def _by_list_and_watch(admin: RawClient, wire: RawClient, informer: Inform
     touched = await _touch(admin, informer, mark)
     assert touched in [_name(obj) for obj in actual]
 
-    def told(events: list[Any]) -> bool:
+    def has_touched_object(events: list[Any]) -> bool:
         return any((event["object"]["metadata"].get("labels") or {}).get("touched") == mark for event in events)
 
-    events = await wire.watch(informer.path, told, timeoutSeconds="300", **query)
+    events = await wire.watch(informer.path, has_touched_object, timeoutSeconds="300", **query)
     assert all(int(event["object"]["metadata"]["resourceVersion"]) > int(version) for event in events)
 
 

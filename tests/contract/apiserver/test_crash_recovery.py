@@ -120,7 +120,7 @@ class Writer:
 class Count:
     """One number that all writers raise by compare-and-swap: no two are ever told the same."""
 
-    told: set[int] = field(default_factory=set)
+    acknowledged_values: set[int] = field(default_factory=set)
     tries: int = 0
     acknowledged: int = 0
 
@@ -136,14 +136,14 @@ class Count:
             await _ask(client, "PUT", COUNTER, _document(COUNTER, str(value), old.metadata.resource_version))
         except Conflict:
             return
-        assert value not in self.told, f"two writers were told {value}"
-        self.told.add(value)
+        assert value not in self.acknowledged_values, f"two writers were told {value}"
+        self.acknowledged_values.add(value)
         self.acknowledged += 1
 
     def check(self, actual: dict[str, str]) -> None:
         """What was acknowledged is counted, and no more than was tried."""
-        assert max(self.told, default=0) <= int(actual[COUNTER]) <= self.tries
-        assert len(self.told) <= int(actual[COUNTER])
+        assert max(self.acknowledged_values, default=0) <= int(actual[COUNTER]) <= self.tries
+        assert len(self.acknowledged_values) <= int(actual[COUNTER])
 
 
 async def _survivors(kubeconfig: Kubeconfig) -> tuple[dict[str, str], int]:
@@ -177,8 +177,10 @@ async def test_killed_master_loses_no_acknowledged_write(server: ApiServer) -> N
         assert newest < revision, "revisions only grow"
         newest = revision
     assert count.acknowledged >= KILLS
-    assert count.told
-    sys.stdout.write(f"{KILLS} kills, {count.acknowledged} acknowledged writes, {len(count.told)} of them by swap\n")
+    assert count.acknowledged_values
+    sys.stdout.write(
+        f"{KILLS} kills, {count.acknowledged} acknowledged writes, {len(count.acknowledged_values)} of them by swap\n"
+    )
 
 
 @pytest.mark.parametrize("kills", range(1, STARTS + 1))

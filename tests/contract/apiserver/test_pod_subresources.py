@@ -81,7 +81,7 @@ async def test_log_request_reaches_the_node_with_the_masters_certificate(testbed
     )
     async with testbed.session.get(f"{PODS}/web/log?{parameters}", headers={"Authorization": "Bearer x"}) as answer:
         assert (answer.status, answer.content_type, await answer.read()) == (200, "text/plain", b"one\ntwo\n")
-    (request,) = testbed.node.asked
+    (request,) = testbed.node.requests
     assert (request.method, request.path) == ("GET", f"/containerLogs/{PROJECT}/web/main")
     assert dict(request.query) == {
         "follow": "true", "previous": "true", "timestamps": "true", "sinceSeconds": "5", "tailLines": "0",
@@ -108,7 +108,7 @@ async def test_log_parameters_are_passed_to_the_node(
     await testbed.pod("web")
     async with testbed.session.get(f"{PODS}/web/log?{parameters}") as answer:
         assert answer.status == 200
-    assert dict(testbed.node.asked[0].query) == passed
+    assert dict(testbed.node.requests[0].query) == passed
 
 
 async def test_followed_log_lines_arrive_one_by_one_until_the_client_disconnects(testbed: ProxyTestbed) -> None:
@@ -178,7 +178,7 @@ async def test_log_is_sent_as_websocket_messages(
         messages = [message async for message in channel]
     assert [message.data for message in messages] == words
     assert {message.type for message in messages} == {type_}
-    assert "Upgrade" not in testbed.node.asked[0].headers
+    assert "Upgrade" not in testbed.node.requests[0].headers
     await testbed.node.quiet()
 
 
@@ -244,7 +244,7 @@ def invalid(text: str) -> list[Any]:
 async def test_invalid_log_options_are_rejected(testbed: ProxyTestbed, parameters: str, refusal: list[Any]) -> None:
     await testbed.pod("web")
     assert await refused(testbed, f"{PODS}/web/log?{parameters}") == refusal
-    assert testbed.node.asked == []
+    assert testbed.node.requests == []
 
 
 NOT_FOUND = "the server could not find the requested resource ( pods/log web)"
@@ -318,7 +318,7 @@ async def test_streaming_request_reaches_the_node_with_path_and_parameters(
     headers = {"Connection": "Upgrade", "Upgrade": "other/1.0", "X-Stream-Protocol-Version": "v4.channel.k8s.io"}
     stream, given = await conversation(testbed, f"{PODS}/{path}", headers=headers)
     assert (given["Upgrade"], given["X-Stream-Protocol-Version"]) == ("other/1.0", "v4.channel.k8s.io")
-    (request,) = testbed.node.asked
+    (request,) = testbed.node.requests
     assert (request.method, request.path, request.query) == ("POST", node_path, query)
     assert "kube-apiserver-kubelet-client" in request.caller
     stream.abort()
@@ -333,7 +333,7 @@ async def test_upgraded_connection_passes_bytes_unchanged_both_ways(testbed: Pro
         "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Protocol": "v5.channel.k8s.io",
     }  # fmt: skip
     stream, _ = await conversation(testbed, f"{PODS}/web/exec?command=cat", "GET", headers)
-    request = testbed.node.asked[0]
+    request = testbed.node.requests[0]
     assert request.method == "GET"
     assert {name: request.headers[name] for name in headers if name != "Connection"} == {
         name: value for name, value in headers.items() if name != "Connection"
@@ -386,7 +386,7 @@ async def test_hundred_parallel_streaming_connections_leave_nothing(testbed: Pro
     await testbed.node.quiet()
     files = process.num_fds()
 
-    async def one(number: int) -> None:
+    async def exchange_by_exec(number: int) -> None:
         stream, _ = await conversation(testbed, f"{PODS}/web/exec?command={number}")
         sent = os.urandom(100_000)
         await stream.write(sent)
@@ -394,7 +394,7 @@ async def test_hundred_parallel_streaming_connections_leave_nothing(testbed: Pro
         await stream.end()
 
     async with asyncio.timeout(60):
-        await asyncio.gather(*(one(number) for number in range(100)))
+        await asyncio.gather(*(exchange_by_exec(number) for number in range(100)))
     await testbed.node.quiet()
     await until(lambda: process.num_fds() <= files)
 
@@ -520,7 +520,7 @@ async def test_invalid_streaming_requests_are_rejected(
     await testbed.pod("two", "a", "b", initContainers=[{"name": "first", "image": "image"}])
     await testbed.pod("waits", node="")
     assert await refused(testbed, f"{PODS}/{path}", method, headers) == refusal
-    assert testbed.node.asked == []
+    assert testbed.node.requests == []
 
 
 @pytest.mark.parametrize("path", ["web/exec/more", "web/%65xec", "web/prox%79", "web/log/more/still"])
@@ -529,7 +529,7 @@ async def test_malformed_subresource_paths_are_rejected(testbed: ProxyTestbed, p
     url = yarl.URL(f"{testbed.url}{PODS}/{path}", encoded=True)
     async with testbed.session.get(url, headers=UPGRADE) as answer:
         assert (answer.status, (await answer.json())["reason"]) == (404, "NotFound")
-    assert testbed.node.asked == []
+    assert testbed.node.requests == []
 
 
 async def test_trailing_slash_in_a_subresource_path_is_accepted(testbed: ProxyTestbed) -> None:
@@ -658,7 +658,7 @@ async def test_streaming_subresources_are_authorized_by_verb(testbed: ProxyTestb
 
     async with testbed.session.get(f"{PODS}/web/log", headers={"Impersonate-User": "viewer"}) as answer:
         assert answer.status == 200
-    assert "Impersonate-User" not in testbed.node.asked[0].headers
+    assert "Impersonate-User" not in testbed.node.requests[0].headers
     exec_ = f"{PODS}/web/exec?command=ls"
     cannot = 'pods "web" is forbidden: User "viewer" cannot create resource "pods/exec" in API group ""'
     assert await refused(testbed, exec_, "POST", as_user("viewer")) == [
@@ -668,7 +668,7 @@ async def test_streaming_subresources_are_authorized_by_verb(testbed: ProxyTestb
     assert code == 403
     assert 'cannot get resource "pods/exec"' in message
     stream, _ = await conversation(testbed, exec_, headers=as_user("editor"))
-    assert not [name for name in testbed.node.asked[-1].headers if name.lower().startswith("impersonate")]
+    assert not [name for name in testbed.node.requests[-1].headers if name.lower().startswith("impersonate")]
     stream.abort()
     code, _, message = await refused(testbed, f"/api/v1/nodes/{NODE}/proxy/pods", "GET", as_user("editor"))
     assert code == 403

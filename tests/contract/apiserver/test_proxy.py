@@ -112,7 +112,7 @@ async def test_node_proxy_passes_every_method(testbed: ProxyTestbed, method: str
         assert answer.headers["X-Node"] == NODE
         if method != "HEAD":
             assert await answer.json() == {"path": "/stats/a/b"}
-    (request,) = testbed.node.asked
+    (request,) = testbed.node.requests
     assert (request.method, request.query, request.body) == (method, [("only", "1"), ("x", "a b")], b"words")
     assert "kube-apiserver-kubelet-client" in request.caller
     assert request.headers["X-Mine"] == "1"
@@ -125,7 +125,7 @@ async def test_node_proxy_passes_every_method(testbed: ProxyTestbed, method: str
 async def test_node_proxy_accepts_the_kubelet_port(testbed: ProxyTestbed) -> None:
     async with testbed.session.get(f"/api/v1/nodes/{NODE}:{testbed.node.port}/proxy/healthz") as answer:
         assert answer.status == 200
-    assert "kube-apiserver-kubelet-client" in testbed.node.asked[0].caller
+    assert "kube-apiserver-kubelet-client" in testbed.node.requests[0].caller
 
 
 async def test_node_proxy_reaches_another_port_of_the_node_directly(testbed: ProxyTestbed) -> None:
@@ -134,14 +134,14 @@ async def test_node_proxy_reaches_another_port_of_the_node_directly(testbed: Pro
         testbed.session.get(f"/api/v1/nodes/{NODE}:{port}/proxy/x/") as answer,
     ):
         assert (answer.status, (await answer.json())["path"]) == (200, "/x/")
-    assert testbed.node.asked == []
+    assert testbed.node.requests == []
 
 
 async def test_proxy_path_without_a_trailing_slash_is_redirected(testbed: ProxyTestbed) -> None:
     path = f"/api/v1/nodes/{NODE}/proxy"
     async with testbed.session.get(f"{path}?a=b", allow_redirects=False) as answer:
         assert (answer.status, answer.headers["Location"]) == (301, f"{path}/?a=b")
-    assert testbed.node.asked == []
+    assert testbed.node.requests == []
 
 
 # --- pods -------------------------------------------------------------------------------------------------------------
@@ -161,7 +161,7 @@ async def test_pod_proxy_connects_through_the_pods_node(testbed: ProxyTestbed) -
         assert (output["size"], output["digest"]) == (len(sent), hashlib.sha256(sent).hexdigest())
         assert output["headers"]["Host"] == "me"
         assert output["headers"]["X-Forwarded-Uri"] == f"{PODS}/web:{port}/proxy/a%20b/"
-        assert (testbed.node.asked[0].path, len(testbed.node.asked)) == (f"/portForward/{PROJECT}/web", 1)
+        assert (testbed.node.requests[0].path, len(testbed.node.requests)) == (f"/portForward/{PROJECT}/web", 1)
         await testbed.node.quiet()
 
 
@@ -293,7 +293,7 @@ async def test_host_network_pod_is_proxied_without_its_node(testbed: ProxyTestbe
         await testbed.pod("web", ip=own_address(), hostNetwork=True)
         async with testbed.session.get(f"{PODS}/web:{port}/proxy/") as answer:
             assert answer.status == 200
-    assert testbed.node.asked == []
+    assert testbed.node.requests == []
 
 
 # --- services ---------------------------------------------------------------------------------------------------------
@@ -320,7 +320,7 @@ async def test_service_proxy_connects_to_its_pods(testbed: ProxyTestbed, name: s
             output = await answer.json()
     assert (output["path"], output["query"]) == ("/x", "y")
     assert output["headers"]["X-Forwarded-Uri"] == f"{SERVICES}/{name}/proxy/x"
-    assert testbed.node.asked[0].path == f"/portForward/{PROJECT}/web"
+    assert testbed.node.requests[0].path == f"/portForward/{PROJECT}/web"
 
 
 async def test_service_proxy_uses_any_ready_pod(testbed: ProxyTestbed) -> None:
@@ -339,7 +339,7 @@ async def test_service_proxy_uses_any_ready_pod(testbed: ProxyTestbed) -> None:
         for _ in range(30):
             async with testbed.session.get(f"{SERVICES}/s/proxy/") as answer:
                 assert answer.status == 200
-    assert {request.path.rpartition("/")[2] for request in testbed.node.asked} == {"web-0", "web-1"}
+    assert {request.path.rpartition("/")[2] for request in testbed.node.requests} == {"web-0", "web-1"}
     await testbed.node.quiet()
 
 
@@ -374,9 +374,9 @@ async def test_hundred_parallel_proxy_requests_succeed(testbed: ProxyTestbed) ->
     async with running() as port:
         await testbed.pod("web", ip=POD_IP)
 
-        async def one(number: int) -> str:
+        async def proxied_path(number: int) -> str:
             async with testbed.session.get(f"{PODS}/web:{port}/proxy/{number}") as answer:
                 return str((await answer.json())["path"])
 
-        assert await asyncio.gather(*map(one, range(100))) == [f"/{number}" for number in range(100)]
+        assert await asyncio.gather(*map(proxied_path, range(100))) == [f"/{number}" for number in range(100)]
     await testbed.node.quiet()

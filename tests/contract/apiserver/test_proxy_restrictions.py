@@ -93,7 +93,7 @@ async def test_node_with_an_address_of_the_masters_machine_is_not_proxied(
     for path in (f"{NODES}/{NODE}/proxy/api/v1/namespaces", f"{NODES}/{NODE}:{number}/proxy/x", f"{PODS}/web/log"):
         assert await refused(testbed, path) == NOT_ALLOWED
     assert await refused(testbed, f"{NODES}/{NODE}:1/proxy/x") == NOT_ALLOWED
-    assert testbed.node.asked == []
+    assert testbed.node.requests == []
 
 
 async def test_node_with_the_masters_address_and_port_is_not_proxied(testbed: ProxyTestbed, server: ApiServer) -> None:
@@ -239,7 +239,7 @@ async def test_proxied_headers_pass_unchanged_or_are_rejected(testbed: ProxyTest
         for whom in (f"{NODES}/{NODE}/proxy/x", f"{PODS}/web/exec?command=ls"):
             head, _ = await raw(server, whom, other + b"\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1")
             assert head.startswith(b"HTTP/1.1 400")
-    assert [request for request in testbed.node.asked if "portForward" not in request.path] == []
+    assert [request for request in testbed.node.requests if "portForward" not in request.path] == []
     async with program(other) as (port, _):
         head, body = await raw(server, f"{PODS}/web:{port}/proxy/", text)
         assert head.startswith(b"HTTP/1.1 503")

@@ -140,7 +140,7 @@ def test_python_client_watch_resumes_and_reports_an_expired_revision(api: client
     core.patch_namespaced_config_map("seen", project, {"data": {"a": "2"}})
     core.delete_namespaced_config_map("seen", project)
 
-    def told(version: str | None, until: str) -> Iterator[tuple[str, str, str]]:
+    def watched_events(version: str | None, until: str) -> Iterator[tuple[str, str, str]]:
         stream = watch.Watch()
         for event in stream.stream(
             core.list_namespaced_config_map, project, resource_version=version, label_selector="by=python"
@@ -150,9 +150,9 @@ def test_python_client_watch_resumes_and_reports_an_expired_revision(api: client
             if event["type"] == until:
                 stream.stop()
 
-    rows = list(told(begin, "DELETED"))
+    rows = list(watched_events(begin, "DELETED"))
     assert [event[:2] for event in rows] == [("ADDED", "1"), ("MODIFIED", "2"), ("DELETED", "2")]
-    assert list(told(rows[0][2], "DELETED")) == rows[1:]
+    assert list(watched_events(rows[0][2], "DELETED")) == rows[1:]
     for number in range(BALLAST):
         core.create_namespaced_config_map(project, config_map(f"ballast-{number}", filler="A" * BALLAST_SIZE))
     core.delete_collection_namespaced_config_map(project)

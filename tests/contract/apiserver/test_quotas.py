@@ -256,11 +256,13 @@ async def test_workload_rejected_by_quota_reports_it_in_its_conditions(api_clien
     for plural in ("statefulsets", "deployments"):
         await api_client.create(f"/apis/apps/v1/namespaces/words/{plural}", name="web", spec=spec)
 
-    def told(actual: Any) -> dict[tuple[str, str], str]:
+    def messages_by_reason(actual: Any) -> dict[tuple[str, str], str]:
         events = [event for event in actual["items"] if event["type"] == "Warning"]
         return {(event["involvedObject"]["kind"], event["reason"]): event["message"] for event in events}
 
-    messages = told(await api_client.wait_until(f"{words.at}/events", lambda event_list: len(told(event_list)) == 2))
+    messages = messages_by_reason(
+        await api_client.wait_until(f"{words.at}/events", lambda event_list: len(messages_by_reason(event_list)) == 2)
+    )
     begin = messages["StatefulSet", "FailedCreate"]
     assert begin.startswith(
         'create Pod web-0 in StatefulSet web failed error: pods "web-0" is forbidden: exceeded quota'

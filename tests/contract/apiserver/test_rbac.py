@@ -140,19 +140,19 @@ async def test_update_of_a_missing_lease_needs_create_permission(bob: aiohttp.Cl
 async def test_access_reviews_report_the_reason(
     bob: aiohttp.ClientSession, server: ApiServer, kubectl: Kubectl
 ) -> None:
-    async def asked(spec: dict[str, object]) -> dict[str, object]:
+    async def review_access(spec: dict[str, object]) -> dict[str, object]:
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         async with bob.post(path, json={"spec": spec}) as answer:
             assert answer.status == 201
             return (await answer.json())["status"]  # type: ignore[no-any-return]
 
-    yes = await asked({"resourceAttributes": {"verb": "create", "resource": "pods", "namespace": "red"}})
+    yes = await review_access({"resourceAttributes": {"verb": "create", "resource": "pods", "namespace": "red"}})
     assert yes == {
         "allowed": True,
         "reason": 'RBAC: allowed by RoleBinding "bobs/red" of ClusterRole "edit" to User "bob"',
     }
-    assert await asked({"resourceAttributes": {"verb": "create", "resource": "pods"}}) == {"allowed": False}
-    assert (await asked({"nonResourceAttributes": {"verb": "get", "path": "/apis/apps"}}))["allowed"]
+    assert await review_access({"resourceAttributes": {"verb": "create", "resource": "pods"}}) == {"allowed": False}
+    assert (await review_access({"nonResourceAttributes": {"verb": "get", "path": "/apis/apps"}}))["allowed"]
     async with bob.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", json={"spec": {}}) as answer:
         assert answer.status == 403
     rules = kubectl("--as=bob", "auth", "can-i", "--list", "-n", "red")

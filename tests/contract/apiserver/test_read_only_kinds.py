@@ -34,7 +34,7 @@ def document(resource: AnyResource, name: str, **metadata: Any) -> dict[str, Any
     }
 
 
-def kept(pod: dict[str, Any]) -> list[Any]:
+def constant_fields(pod: dict[str, Any]) -> list[Any]:
     """Return what no controller changes in a pod that no node runs."""
     return [pod["spec"], *(pod["metadata"].get(field) for field in ("uid", "labels", "deletionTimestamp"))]
 
@@ -68,10 +68,12 @@ async def test_pod_address_cannot_be_written_and_its_pod_stays(api_client: Untyp
     assert answer["code"] == 405, answer
     if verb == "create":
         assert answer["message"].endswith("a PodAddress is a projection of a Pod: write the pod")
-    assert kept(await api_client.request("GET", f"{PODS}/{name}")) == kept(pod)
+    assert constant_fields(await api_client.request("GET", f"{PODS}/{name}")) == constant_fields(pod)
 
     written = await api_client.request("PATCH", f"{PODS}/{name}", {"metadata": {"labels": {"a": "b"}}})
-    assert kept(written) == [pod["spec"], pod["metadata"]["uid"], {"a": "b"}, None], "the pod itself can be written"
+    assert constant_fields(written) == [pod["spec"], pod["metadata"]["uid"], {"a": "b"}, None], (
+        "the pod itself can be written"
+    )
 
 
 async def test_pod_address_cannot_be_applied(api_client: UntypedClient) -> None:
@@ -80,5 +82,5 @@ async def test_pod_address_cannot_be_applied(api_client: UntypedClient) -> None:
         body = {"apiVersion": "podlane.io/v1", "kind": "PodAddress", "metadata": {"name": name}, "ip": "10.128.0.9"}
         answer = await api_client.apply(f"{POD_ADDRESSES}/{name}", body)
         assert answer["code"] == 405, answer
-    assert kept(await api_client.request("GET", f"{PODS}/applied")) == kept(pod)
+    assert constant_fields(await api_client.request("GET", f"{PODS}/applied")) == constant_fields(pod)
     assert (await api_client.request("GET", f"{PODS}/absent"))["code"] == 404

@@ -40,7 +40,7 @@ class Other:
     """A server of other names, which does as `answer` says; `asked` are the questions that came."""
 
     port: int = 0
-    asked: list[str] = field(default_factory=list)
+    questions: list[str] = field(default_factory=list)
     answer: Callable[[dns.message.Message], dns.message.Message | bytes | None] = lambda _: None
     by_tcp: Callable[[dns.message.Message], dns.message.Message] | None = None
     ids: list[int] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Other:
 
             def datagram_received(self, data: bytes, pair: tuple[str, int]) -> None:
                 query = dns.message.from_wire(data)
-                other.asked.append(str(query.question[0]))
+                other.questions.append(str(query.question[0]))
                 other.ids.append(query.id)
                 other.ports.append(pair[1])
                 response = other.answer(query)
@@ -263,7 +263,7 @@ async def test_external_name_is_forwarded_once_and_cached_for_its_ttl(answering:
         answers = await asyncio.gather(*(ask(port, "www.example.com", source=POD) for _ in range(20)))
         again = await ask(port, "WWW.example.com")
         assert {tuple(rows(answer)) for answer in (*answers, again)} == {("192.0.2.1",)}
-        assert other.asked == ["www.example.com. IN A"]
+        assert other.questions == ["www.example.com. IN A"]
         assert 0 < again.answer[0].ttl <= 60
         assert again.flags & dns.flags.RA
         assert not again.flags & dns.flags.AA
@@ -275,7 +275,7 @@ async def test_uncacheable_answer_is_forwarded_again(answering: Answering) -> No
         _, port = await answering(other)
         await ask(port, "www.example.com")
         await ask(port, "www.example.com")
-        assert len(other.asked) == 2
+        assert len(other.questions) == 2
         assert len(set(other.ids)) == len(set(other.ports)) == 2, "nobody can guess either"
 
 
@@ -285,7 +285,7 @@ async def test_negative_answer_is_cached(answering: Answering, seconds: int, tim
         _, port = await answering(other)
         for _ in range(2):
             assert (await ask(port, "nope.example.com")).rcode() == dns.rcode.NXDOMAIN
-        assert len(other.asked) == times
+        assert len(other.questions) == times
 
 
 async def test_truncated_upstream_answer_is_retried_over_tcp(answering: Answering) -> None:
@@ -301,7 +301,7 @@ async def test_failing_upstream_falls_back_to_the_next(
     async with Other(answer=first) as bad, Other(answer=says("192.0.2.1")) as good:
         _, port = await answering(bad, good)
         assert rows(await ask(port, "www.example.com")) == ["192.0.2.1"]
-        assert len(bad.asked) == 1
+        assert len(bad.questions) == 1
 
 
 async def test_upstream_without_edns_is_queried_without_it(answering: Answering) -> None:
@@ -322,7 +322,7 @@ async def test_unresponsive_upstream_is_tried_last_for_a_while(answering: Answer
         _, port = await answering(silent, good)
         await ask(port, "a.example.com")
         await ask(port, "b.example.com")
-        assert (len(silent.asked), len(good.asked)) == (1, 2)
+        assert (len(silent.questions), len(good.questions)) == (1, 2)
 
 
 async def test_forged_upstream_answer_is_ignored(answering: Answering) -> None:
@@ -344,7 +344,7 @@ async def test_cname_chain_is_followed_to_its_end(answering: Answering) -> None:
     async with Other(answer=says("192.0.2.1")) as other:
         _, port = await answering(other)
         assert rows(await ask(port, "docs.red.svc.cluster.local", source=POD)) == ["www.example.com.", "192.0.2.1"]
-        assert other.asked == ["www.example.com. IN A"]
+        assert other.questions == ["www.example.com. IN A"]
 
 
 async def test_missing_upstream_is_answered_servfail_at_once(answering: Answering) -> None:
@@ -358,7 +358,7 @@ async def test_external_queries_without_recursion_or_from_strangers_are_not_forw
         _, port = await answering(other)
         assert (await ask(port, "www.example.com", source="127.0.0.9")).rcode() == dns.rcode.REFUSED
         assert (await ask(port, "www.example.com", flags=0)).rcode() == dns.rcode.REFUSED
-        assert other.asked == []
+        assert other.questions == []
 
 
 async def test_cluster_names_are_never_forwarded(answering: Answering) -> None:
@@ -366,7 +366,7 @@ async def test_cluster_names_are_never_forwarded(answering: Answering) -> None:
         _, port = await answering(other)
         for name, kind in (("nope.red.svc.cluster.local", "A"), ("9.9.30.172.in-addr.arpa", "PTR"), (WEB, "AAAA")):
             assert rows(await ask(port, name, kind)) == []
-        assert other.asked == []
+        assert other.questions == []
 
 
 async def test_forwarding_loop_ends(answering: Answering) -> None:
@@ -398,7 +398,7 @@ async def test_udp_flood_of_one_client_leaves_capacity_for_others(
             assert rows(await ask(port, WEB)) == ["172.30.0.5"]
             silent.answer = says("192.0.2.1")
             assert rows(await ask(port, "www.example.com")) == ["192.0.2.1"]
-            assert len(silent.asked) == 101
+            assert len(silent.questions) == 101
 
 
 async def test_tcp_connections_of_one_project_leave_capacity_for_others(answering: Answering) -> None:

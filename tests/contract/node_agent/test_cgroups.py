@@ -28,9 +28,9 @@ from reconcile.errors import NotReady
 from tests.unit.node_agent.examples import UID, make_pod
 
 ROOT = f"/podlane-test-{os.getpid()}"
-WISH = make_pod("[{name: main, image: a, resources: {limits: {cpu: 500m, memory: 64Mi}}}]")
-HERE = pod_cgroup(WISH, ROOT)
-LIMITS = pod_limits(WISH, PodsCapacity(1, 1 << 30, pids=50))
+POD = make_pod("[{name: main, image: a, resources: {limits: {cpu: 500m, memory: 64Mi}}}]")
+HERE = pod_cgroup(POD, ROOT)
+LIMITS = pod_limits(POD, PodsCapacity(1, 1 << 30, pids=50))
 
 
 @pytest.fixture

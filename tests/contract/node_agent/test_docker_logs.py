@@ -43,7 +43,7 @@ async def text(dockerd: Dockerd, container: str, options: PodLogOptions) -> byte
         return b"".join([piece async for piece in pieces])
 
 
-def asked(options: PodLogOptions) -> list[str]:
+def changed_options(options: PodLogOptions) -> list[str]:
     """What differs from asking for nothing."""
     fields = (field.name for field in dataclasses.fields(options))
     return [f"{name}={value}" for name in fields if (value := getattr(options, name)) != getattr(PodLogOptions(), name)]
@@ -70,7 +70,7 @@ ALL = b"a\nb\n" + b"x" * LONG + b"\nc\n"
         (PodLogOptions(since_time=1), ALL),
         (PodLogOptions(since_time=4_000_000_000 * NANOSECONDS), b""),
     ],
-    ids=lambda value: ",".join(asked(value)) if isinstance(value, PodLogOptions) else f"{len(value)} bytes",
+    ids=lambda value: ",".join(changed_options(value)) if isinstance(value, PodLogOptions) else f"{len(value)} bytes",
 )
 async def test_log_options_select_the_returned_lines(
     dockerd: Dockerd, ended: str, options: PodLogOptions, said: bytes

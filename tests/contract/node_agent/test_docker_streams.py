@@ -185,14 +185,14 @@ async def standstill(dockerd: Dockerd, box: str) -> None:
 
 
 async def test_hundred_parallel_exec_programs_are_kept_separate(dockerd: Dockerd, box: str) -> None:
-    async def one(number: int) -> tuple[bytes, int]:
+    async def execute_cat(number: int) -> tuple[bytes, int]:
         async with await execute(dockerd, box, "sh", "-c", f"cat; exit {number}", stdin=True) as program:
             await program.write_stdin(b"%d" % number)
             await program.end_stdin()
             output, _ = await read_output(program)
             return output, await program.exit_code()
 
-    actual = await asyncio.gather(*map(one, range(100)))
+    actual = await asyncio.gather(*map(execute_cat, range(100)))
     assert actual == [(b"%d" % number, number) for number in range(100)]
 
 

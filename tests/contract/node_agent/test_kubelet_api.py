@@ -91,7 +91,7 @@ async def _named(http: web.Request) -> web.Response:
     return web.Response(text=http.path)
 
 
-async def asked(session: aiohttp.ClientSession, path: str, token: str = "", method: str = "GET") -> tuple[int, str]:
+async def query(session: aiohttp.ClientSession, path: str, token: str = "", method: str = "GET") -> tuple[int, str]:
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     async with session.request(method, path, headers=headers) as answer:
         return answer.status, await answer.text()
@@ -100,8 +100,8 @@ async def asked(session: aiohttp.ClientSession, path: str, token: str = "", meth
 async def test_kubelet_api_rejects_anonymous_requests(agent: Agent) -> None:
     async with agent.called_by("") as session:
         for path in (*PATHS, "/nowhere"):
-            assert await asked(session, path) == (401, "Unauthorized")
-        assert await asked(session, "/pods", token="made.up.token") == (401, "Unauthorized")
+            assert await query(session, path) == (401, "Unauthorized")
+        assert await query(session, "/pods", token="made.up.token") == (401, "Unauthorized")
 
 
 async def test_kubelet_api_accepts_the_masters_certificate_even_while_the_master_is_down(
@@ -109,16 +109,16 @@ async def test_kubelet_api_accepts_the_masters_certificate_even_while_the_master
 ) -> None:
     async with agent.called_by("kube-apiserver-kubelet-client", "system:masters") as session:
         for path in PATHS:
-            assert await asked(session, path) == (200, path)
+            assert await query(session, path) == (200, path)
         server.stop()
         try:
-            assert await asked(session, "/pods") == (200, "/pods")
+            assert await query(session, "/pods") == (200, "/pods")
             async with agent.called_by("eve") as other:
-                code, words = await asked(other, "/pods")
+                code, words = await query(other, "/pods")
                 assert (code, words.partition(" (")[0]) == (500, "Authorization error")
-                assert await asked(other, "/pods", token="x") == (code, words)
+                assert await query(other, "/pods", token="x") == (code, words)
             async with agent.called_by("") as nobody:
-                assert await asked(nobody, "/pods", token="x") == (401, "Unauthorized")
+                assert await query(nobody, "/pods", token="x") == (401, "Unauthorized")
         finally:
             server.start()
 
@@ -140,8 +140,8 @@ async def test_kubelet_api_authorizes_by_node_subresources(agent: Agent, api_cli
     allowed = {}
     for user in ("fred", "lisa", "paul", "eve"):
         async with agent.called_by(user) as session:
-            allowed[user] = [path for path in PATHS if (await asked(session, path))[0] == 200]
-            assert {(await asked(session, path, method="POST"))[0] for path in PATHS} == {403}
+            allowed[user] = [path for path in PATHS if (await query(session, path))[0] == 200]
+            assert {(await query(session, path, method="POST"))[0] for path in PATHS} == {403}
     assert allowed == {
         "fred": ["/stats/summary"],
         "lisa": ["/pods"],
@@ -150,7 +150,7 @@ async def test_kubelet_api_authorizes_by_node_subresources(agent: Agent, api_cli
     }
     async with agent.called_by("eve") as session:
         words = "Forbidden (user=eve, verb=get, resource=nodes, subresource(s)=[pods proxy])"
-        assert await asked(session, "/pods") == (403, words)
+        assert await query(session, "/pods") == (403, words)
 
 
 async def test_kubelet_api_caches_authorization_answers(agent: Agent, api_client: UntypedClient) -> None:
@@ -160,15 +160,15 @@ async def test_kubelet_api_caches_authorization_answers(agent: Agent, api_client
     reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "mighty"}
     subject = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "max"}
     async with agent.called_by("max") as session:
-        assert (await asked(session, "/pods"))[0] == 403
+        assert (await query(session, "/pods"))[0] == 403
         await api_client.create(BINDINGS, name="max", roleRef=reference, subjects=[subject])
-        assert (await asked(session, "/pods"))[0] == 403
+        assert (await query(session, "/pods"))[0] == 403
         agent.clock.now += DENIED_TTL_SECONDS
-        assert (await asked(session, "/pods"))[0] == 200
+        assert (await query(session, "/pods"))[0] == 200
         await api_client.request("DELETE", f"{BINDINGS}/max")
-        assert (await asked(session, "/pods"))[0] == 200
+        assert (await query(session, "/pods"))[0] == 200
         agent.clock.now += ALLOWED_TTL_SECONDS
-        assert (await asked(session, "/pods"))[0] == 403
+        assert (await query(session, "/pods"))[0] == 403
 
 
 async def test_kubelet_api_authenticates_valid_tokens(agent: Agent, api_client: UntypedClient) -> None:
@@ -183,11 +183,11 @@ async def test_kubelet_api_authenticates_valid_tokens(agent: Agent, api_client: 
     subject = {"kind": "ServiceAccount", "name": "robot", "namespace": "default"}
     await api_client.create(BINDINGS, name="robots", roleRef=reference, subjects=[subject])
     async with agent.called_by("") as session:
-        assert await asked(session, "/pods", token) == (200, "/pods")
+        assert await query(session, "/pods", token) == (200, "/pods")
         await api_client.request("DELETE", f"{accounts}/robot")
-        assert (await asked(session, "/pods", token))[0] == 200
+        assert (await query(session, "/pods", token))[0] == 200
         agent.clock.now += TOKEN_TTL_SECONDS
-        assert await asked(session, "/pods", token) == (401, "Unauthorized")
+        assert await query(session, "/pods", token) == (401, "Unauthorized")
 
 
 async def test_kubelet_api_closes_connections_with_a_foreign_certificate(agent: Agent, tmp_path: Path) -> None:
@@ -201,7 +201,7 @@ async def test_kubelet_api_closes_connections_with_a_foreign_certificate(agent: 
         assert isinstance(connector._ssl, ssl.SSLContext)
         connector._ssl.load_verify_locations(cadata=context_authority.pem.decode())
         with pytest.raises(aiohttp.ClientError):
-            await asked(session, "/pods")
+            await query(session, "/pods")
 
 
 def test_kubelet_api_requests_no_certificate_without_a_ca_and_rejects_an_invalid_ca() -> None:

@@ -23,7 +23,7 @@ from tests.unit.node_agent.examples import NOW, UID, make_pod
 from tests.unit.node_agent.object_server import ObjectServer
 from tests.unit.node_agent.token_issuer import TokenIssuer
 
-WISH = make_pod(
+POD = make_pod(
     spec="  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: token}},\n"
     f"    {{configMap: {{name: {ROOT_CA}}}}}]}}}}]"
 )
@@ -52,7 +52,7 @@ async def _tasks() -> AsyncIterator[Callable[[Coroutine[Any, Any, None]], asynci
 
 async def test_token_file_is_rewritten_only_when_the_token_is_renewed(tmp_path: Path) -> None:
     host, issuer, server = HostInfo(str(tmp_path / "pods"), 8 << 30, -1000), TokenIssuer(), ObjectServer()
-    directory, fake_event_recorder = Path(volume_dir(pod_dir(host, UID), WISH.spec.volumes[0])), FakeEventRecorder()
+    directory, fake_event_recorder = Path(volume_dir(pod_dir(host, UID), POD.spec.volumes[0])), FakeEventRecorder()
     server.put(ROOT)
 
     def held() -> tuple[str, str, str]:
@@ -64,21 +64,21 @@ async def test_token_file_is_rewritten_only_when_the_token_is_renewed(tmp_path: 
 
     async with issuer.tokens() as tokens, server.client() as client, _tasks() as spawn:
         references = ObjectCache(client, spawn, lambda _: None)
-        volumes = VolumeManager(UID, references, tokens, host, fake_event_recorder.for_pod(WISH))
-        await volumes.prepare_for_start(WISH)
-        assert await volumes.set_up(WISH, NOW, defer_tokens=True) == ("", None)
+        volumes = VolumeManager(UID, references, tokens, host, fake_event_recorder.for_pod(POD))
+        await volumes.prepare_for_start(POD)
+        assert await volumes.set_up(POD, NOW, defer_tokens=True) == ("", None)
         assert not issuer.requests, "a token is all that is lacking"
-        assert await volumes.set_up(WISH, NOW) == ("", None)
+        assert await volumes.set_up(POD, NOW) == ("", None)
         first = held()
         assert first[:2] == ("token-1", "first")
 
         issuer.now += timedelta(minutes=47)
-        await volumes.prepare_for_start(WISH)
-        await volumes.set_up(WISH, NOW)
+        await volumes.prepare_for_start(POD)
+        await volumes.set_up(POD, NOW)
         assert held() == first
 
         issuer.now += timedelta(minutes=2)
-        await volumes.set_up(WISH, NOW)
+        await volumes.set_up(POD, NOW)
         assert held()[:2] == ("token-2", "first")
         await volumes.tear_down()
         assert not (Path(pod_dir(host, UID)) / "volumes").exists()

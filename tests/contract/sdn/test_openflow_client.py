@@ -89,11 +89,11 @@ def ofctl(switch: DummySwitch, verb: str, flow: str, *options: str) -> None:
     switch.ofctl(*options, verb, str(switch.rundir / "br0.mgmt"), flow)
 
 
-def row(number: int, *actions: Action) -> Flow:
+def example_flow(number: int, *actions: Action) -> Flow:
     return Flow(30, 100, f.ip(dst=IPv4Address("10.128.0.0") + number), actions or (Output(1),), number)
 
 
-ROWS = frozenset(map(row, range(20)))
+EXAMPLE_FLOWS = frozenset(map(example_flow, range(20)))
 
 
 # What can be written
@@ -175,11 +175,11 @@ def flows(draw: st.DrawFn) -> Flow:
     )
 
 
-def one_per_row(flows: list[Flow]) -> frozenset[Flow]:
+def last_of_each_key(flows: list[Flow]) -> frozenset[Flow]:
     return frozenset({flow.key: flow for flow in flows}.values())
 
 
-@given(st.lists(flows(), min_size=1, max_size=30).map(one_per_row))
+@given(st.lists(flows(), min_size=1, max_size=30).map(last_of_each_key))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_every_flow_is_read_back_as_written(lasting_switch: DummySwitch, written: frozenset[Flow]) -> None:
     lasting_switch.replace(written)
@@ -229,27 +229,27 @@ STRANGERS = (
 
 @pytest.mark.parametrize("table", [0, 30, 253])
 def test_foreign_flows_are_read_and_removed(switch: DummySwitch, table: int) -> None:
-    switch.replace(ROWS)
+    switch.replace(EXAMPLE_FLOWS)
     for stranger in STRANGERS:
         ofctl(switch, "add-flow", f"table={table},{stranger.replace('goto_table:50', 'goto_table:254')}")
     actual = switch.read()
-    assert actual >= ROWS
-    assert len(actual) == len(ROWS) + len(STRANGERS)
+    assert actual >= EXAMPLE_FLOWS
+    assert len(actual) == len(EXAMPLE_FLOWS) + len(STRANGERS)
     assert any(isinstance(flow, UnknownFlow) for flow in actual)
-    assert switch.replace(ROWS) == DiffCount(0, len(STRANGERS))
-    assert switch.read() == ROWS
+    assert switch.replace(EXAMPLE_FLOWS) == DiffCount(0, len(STRANGERS))
+    assert switch.read() == EXAMPLE_FLOWS
 
 
 def test_flow_changed_by_others_is_rewritten(switch: DummySwitch) -> None:
-    switch.replace(ROWS)
+    switch.replace(EXAMPLE_FLOWS)
     ofctl(switch, "mod-flows", "table=30,ip,nw_dst=10.128.0.1,actions=output:99")
-    assert switch.replace(ROWS) == DiffCount(1, 0)
-    assert switch.read() == ROWS
+    assert switch.replace(EXAMPLE_FLOWS) == DiffCount(1, 0)
+    assert switch.read() == EXAMPLE_FLOWS
 
 
 def test_flow_with_other_actions_replaces_the_old_one(switch: DummySwitch) -> None:
-    switch.replace(ROWS)
-    changed = ROWS - {row(3)} | {row(3, Output(7))}
+    switch.replace(EXAMPLE_FLOWS)
+    changed = EXAMPLE_FLOWS - {example_flow(3)} | {example_flow(3, Output(7))}
     assert switch.replace(changed) == DiffCount(1, 0)
     assert switch.read() == changed
 
@@ -271,12 +271,12 @@ IMPOSSIBLE = Flow(30, 7, f.ip(dst=IPv4Address("10.128.0.9")), (SetField(f.IN_POR
 
 async def test_rejected_flow_is_named_and_retried(switch: DummySwitch) -> None:
     async with connected(switch) as client:
-        await client.replace(ROWS)
+        await client.replace(EXAMPLE_FLOWS)
         for _ in range(2):
             with pytest.raises(Refused, match=r"nw_dst=10\.128\.0\.9.*flows are as they were"):
-                await client.replace(ROWS - {row(1)} | {IMPOSSIBLE})
-        assert await client.replace(ROWS | {row(21)}) == DiffCount(1, 0)
-        assert await client.driver.read() == ROWS | {row(21)}
+                await client.replace(EXAMPLE_FLOWS - {example_flow(1)} | {IMPOSSIBLE})
+        assert await client.replace(EXAMPLE_FLOWS | {example_flow(21)}) == DiffCount(1, 0)
+        assert await client.driver.read() == EXAMPLE_FLOWS | {example_flow(21)}
 
 
 async def test_flow_rejected_at_commit_is_named(switch: DummySwitch) -> None:
@@ -286,11 +286,11 @@ async def test_flow_rejected_at_commit_is_named(switch: DummySwitch) -> None:
         *("--", "set", "bridge", "br0", "flow_tables:30=@t"),
     )
     async with connected(switch) as client:
-        await client.replace(ROWS)
+        await client.replace(EXAMPLE_FLOWS)
         with pytest.raises(Refused, match=r"nw_dst=10\.128\.0\.2[01] .*flows are as they were"):
-            await client.replace(ROWS - {row(1)} | {row(20), row(21)})
-        assert await client.driver.read() == ROWS
-        assert await client.replace(ROWS - {row(1)} | {row(20)}) == DiffCount(1, 1)
+            await client.replace(EXAMPLE_FLOWS - {example_flow(1)} | {example_flow(20), example_flow(21)})
+        assert await client.driver.read() == EXAMPLE_FLOWS
+        assert await client.replace(EXAMPLE_FLOWS - {example_flow(1)} | {example_flow(20)}) == DiffCount(1, 1)
 
 
 # Coming, going, and what others do meanwhile
@@ -299,13 +299,13 @@ async def test_flow_rejected_at_commit_is_named(switch: DummySwitch) -> None:
 async def test_flow_monitor_reports_foreign_changes_only(switch: DummySwitch) -> None:
     async with connected(switch) as client:
         before = client.changes
-        await client.replace(ROWS)
-        await client.replace(ROWS - {row(1)})
+        await client.replace(EXAMPLE_FLOWS)
+        await client.replace(EXAMPLE_FLOWS - {example_flow(1)})
         await client.driver.read()
         assert client.changes == before
         ofctl(switch, "del-flows", "table=30,priority=100,ip,nw_dst=10.128.0.2", "--strict")
         await client.until(lambda: client.changes > before)
-        assert await client.replace(ROWS) == DiffCount(2, 0)
+        assert await client.replace(EXAMPLE_FLOWS) == DiffCount(2, 0)
 
 
 SERVICE_FLOWS = FlowSet(
@@ -322,15 +322,15 @@ async def test_restore_writes_the_flows_and_groups_of_the_other_partition(
 ) -> None:
     async with connected(switch) as client:
         await client.driver.sync(Partition.SERVICE, SERVICE_FLOWS)
-        await client.replace(ROWS)
+        await client.replace(EXAMPLE_FLOWS)
         assert await client.driver.restore() == DiffCount(0, 0)
         before = client.changes
         ofctl(switch, *words)
         await client.until(lambda: client.changes > before)
-        assert await client.replace(ROWS) == DiffCount(0, 0)
+        assert await client.replace(EXAMPLE_FLOWS) == DiffCount(0, 0)
         restored = await client.driver.restore()
         assert restored.added >= 5
-        assert await client.driver.read() == ROWS | SERVICE_FLOWS.flows
+        assert await client.driver.read() == EXAMPLE_FLOWS | SERVICE_FLOWS.flows
         assert "group_id=7" in switch.ofctl("dump-groups", str(switch.rundir / "br0.mgmt"))
 
 
@@ -338,32 +338,32 @@ async def test_missing_switch_is_an_error(tmp_path: Path) -> None:
     async with watched(tmp_path / "br0.mgmt") as client:
         await client.until(lambda: "is not there" in client.driver.unreachable_reason)
         with pytest.raises(NotReady, match="is not there"):
-            await client.replace(ROWS)
+            await client.replace(EXAMPLE_FLOWS)
         with pytest.raises(NotReady):
             await client.driver.read()
 
 
 async def test_restarted_switch_is_reported_and_has_no_flows(switch: DummySwitch) -> None:
     async with connected(switch) as client:
-        await client.replace(ROWS)
+        await client.replace(EXAMPLE_FLOWS)
         switch.kill_vswitchd()
         await client.until(lambda: not client.driver.connected)
         with pytest.raises(NotReady):
-            await client.replace(ROWS)
+            await client.replace(EXAMPLE_FLOWS)
         switch.start_vswitchd()
         await client.until(lambda: client.driver.connected)
-        assert await client.replace(ROWS) == DiffCount(len(ROWS), 0)
+        assert await client.replace(EXAMPLE_FLOWS) == DiffCount(len(EXAMPLE_FLOWS), 0)
 
 
 async def test_recreated_bridge_is_found(switch: DummySwitch) -> None:
     async with connected(switch) as client:
-        await client.replace(ROWS)
+        await client.replace(EXAMPLE_FLOWS)
         switch.vsctl("del-br", "br0")
         await client.until(lambda: not client.driver.connected)
         switch.vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=dummy")
         await client.until(lambda: client.driver.connected)
-        assert (await client.replace(ROWS)).added == len(ROWS)
-        assert await client.driver.read() == ROWS
+        assert (await client.replace(EXAMPLE_FLOWS)).added == len(EXAMPLE_FLOWS)
+        assert await client.driver.read() == EXAMPLE_FLOWS
 
 
 async def test_bridge_with_other_openflow_versions_is_reported(switch: DummySwitch) -> None:
@@ -371,7 +371,7 @@ async def test_bridge_with_other_openflow_versions_is_reported(switch: DummySwit
     async with watched(switch.rundir / "br0.mgmt") as client:
         await client.until(lambda: "1.4" in client.driver.unreachable_reason)
         with pytest.raises(NotReady, match=r"OpenFlow 1\.4"):
-            await client.replace(ROWS)
+            await client.replace(EXAMPLE_FLOWS)
         switch.vsctl("clear", "bridge", "br0", "protocols")
         await client.until(lambda: client.driver.connected)
 
@@ -426,6 +426,6 @@ def test_malformed_messages_do_not_crash_the_client(tmp_path_factory: pytest.Tem
             async with asyncio.timeout(DEADLINE_SECONDS):
                 await answered.wait()
             with pytest.raises(NotReady):
-                await client.replace(ROWS)
+                await client.replace(EXAMPLE_FLOWS)
 
     asyncio.run(talk())

@@ -60,7 +60,7 @@ def names(records: list[Record]) -> list[str]:
     return [record.key.name for record in records]
 
 
-def told(events: list[WatchEvent]) -> list[tuple[str, str, int]]:
+def summaries(events: list[WatchEvent]) -> list[tuple[str, str, int]]:
     return [(event.type, event.record.key.name, event.record.revision) for event in events]
 
 
@@ -142,7 +142,7 @@ async def test_watch_delivers_changes_in_order_and_can_be_closed(store: Storage)
     await store.write(put(ns("a")))
     await store.write(put(ns("a", x="1")), put(Node(metadata=ObjectMeta(name="n"))))
     await store.write(delete(ns("a", x="1")))
-    assert told(events) == [("ADDED", "a", 1), ("MODIFIED", "a", 2), ("DELETED", "a", 4)]
+    assert summaries(events) == [("ADDED", "a", 1), ("MODIFIED", "a", 2), ("DELETED", "a", 4)]
     assert events[1].previous is events[0].record
     assert events[2].record.object.metadata.resource_version == "4"
     end()
@@ -154,7 +154,11 @@ async def test_history_and_past_state_are_read_by_revision(store: Storage) -> No
     await store.write(put(ns("a")), put(ns("b")))
     await store.write(put(ns("a", x="1")))
     await store.write(delete(ns("b")), put(ns("c")))
-    assert told(store.events_since(NAMESPACES, 2)) == [("MODIFIED", "a", 3), ("DELETED", "b", 4), ("ADDED", "c", 5)]
+    assert summaries(store.events_since(NAMESPACES, 2)) == [
+        ("MODIFIED", "a", 3),
+        ("DELETED", "b", 4),
+        ("ADDED", "c", 5),
+    ]
     assert names(store.list_at(NAMESPACES, "", 2)) == ["a", "b"]
     assert names(store.list_at(NAMESPACES, "", 4)) == ["a"]
     assert store.list_at(NAMESPACES, "", 2)[0].object.metadata.labels == {}
@@ -172,11 +176,11 @@ async def test_reopened_store_has_every_object(opener: Opener, tmp_path: Path) -
     await store.write(put(ns("a")), put(ns("b")))
     await store.write(put(ns("a", x="1")), delete(ns("b")))
     before = [(record.key, record.revision, record.data) for record in store.list(NAMESPACES)]
-    history = told(store.events_since(NAMESPACES, 1))
+    history = summaries(store.events_since(NAMESPACES, 1))
     await store.close()
     store = await opener(tmp_path)
     assert [(record.key, record.revision, record.data) for record in store.list(NAMESPACES)] == before
-    assert told(store.events_since(NAMESPACES, 1)) == history
+    assert summaries(store.events_since(NAMESPACES, 1)) == history
     assert store.revision == 4
     (stored,) = await store.write(put(ns("c")))
     assert stored.metadata.resource_version == "5"
@@ -204,7 +208,7 @@ async def test_compacted_history_is_gone_for_good(opener: Opener, tmp_path: Path
         await store.write(put(ns("a", n=str(number))))
     await store.compact(6)
     for _ in range(2):
-        assert told(store.events_since(NAMESPACES, 6)) == [("MODIFIED", "a", 7), ("MODIFIED", "a", 8)]
+        assert summaries(store.events_since(NAMESPACES, 6)) == [("MODIFIED", "a", 7), ("MODIFIED", "a", 8)]
         assert names(store.list_at(NAMESPACES, "", 6)) == ["a", "old"]
         with pytest.raises(Compacted) as expired:
             store.events_since(NAMESPACES, 5)
@@ -249,7 +253,7 @@ async def test_kinds_of_one_name_in_two_groups_are_stored_apart(opener: Opener, 
     foreign, events = ForeignNamespace(metadata=ObjectMeta(name="a"), size=3), list[WatchEvent]()
     store.watch(NAMESPACES, events.append)
     await store.write(put(ns("a"), expect=0), Put(Key.of(FOREIGN_NAMESPACES, foreign), foreign, expect=0))
-    assert told(events) == [("ADDED", "a", 1)]
+    assert summaries(events) == [("ADDED", "a", 1)]
     for _ in range(2):
         (record,) = store.list(FOREIGN_NAMESPACES)
         assert (record.key, record.revision) == (Key(FOREIGN_NAMESPACES, "", "a"), 2)
@@ -257,7 +261,7 @@ async def test_kinds_of_one_name_in_two_groups_are_stored_apart(opener: Opener, 
         assert b'"size":3' in record.data
         assert record.object.metadata.resource_version == "2"
         assert [entry.revision for entry in store.list(NAMESPACES)] == [1]
-        assert told(store.events_since(FOREIGN_NAMESPACES, 0)) == [("ADDED", "a", 2)]
+        assert summaries(store.events_since(FOREIGN_NAMESPACES, 0)) == [("ADDED", "a", 2)]
         await store.close()
         store = await opener(tmp_path)
     await store.close()
@@ -270,7 +274,7 @@ async def test_kinds_of_one_name_in_two_groups_are_stored_apart(opener: Opener, 
 class Write:
     """One object, in a namespace, gets a label, or is removed if there is none; `right` says what it expects."""
 
-    place: tuple[str, str]
+    key: tuple[str, str]
     label: str
     right: bool
 
@@ -298,7 +302,7 @@ STEPS = st.lists(
             ),
             min_size=1,
             max_size=3,
-            unique_by=lambda write: write.place,
+            unique_by=lambda write: write.key,
         ),
         st.builds(Compact, st.integers(0, 6)),
         st.just(Reopen()),
@@ -320,25 +324,25 @@ class Model:
     def changes(self, writes: list[Write]) -> tuple[list[Put | Delete], bool]:
         """What is asked of the store, and whether it must do it. Nothing is removed that is not there."""
         before = self.states[-1]
-        requested = [write for write in writes if write.label or write.place in before]
+        requested = [write for write in writes if write.label or write.key in before]
         accepted = all(write.right for write in requested)
         changes: list[Put | Delete] = []
         for write in requested:
-            namespace, name = write.place
+            namespace, name = write.key
             secret = Secret(metadata=ObjectMeta(name=name, namespace=namespace, labels={"l": write.label}))
-            expect = before.get(write.place, (0, ""))[0] + (0 if write.right else 1)
+            expect = before.get(write.key, (0, ""))[0] + (0 if write.right else 1)
             changes.append(put(secret, expect) if write.label else delete(secret, expect))
             if accepted:
-                self._take(write, write.place in before)
+                self._take(write, write.key in before)
         return changes, accepted
 
     def _take(self, write: Write, there: bool) -> None:
         revision, after = len(self.events) + 1, dict(self.states[-1])
         kind = "DELETED" if not write.label else "MODIFIED" if there else "ADDED"
-        self.events.append((kind, write.place[1], revision))
-        after.pop(write.place, None)
+        self.events.append((kind, write.key[1], revision))
+        after.pop(write.key, None)
         if write.label:
-            after[write.place] = (revision, write.label)
+            after[write.key] = (revision, write.label)
         self.states.append(after)
 
     def compact(self, left: int) -> int:
@@ -357,7 +361,7 @@ class Model:
                 with pytest.raises(Compacted):
                     store.list_at(SECRETS, "", revision)
                 continue
-            assert told(store.events_since(SECRETS, revision)) == self.events[revision:]
+            assert summaries(store.events_since(SECRETS, revision)) == self.events[revision:]
             for namespace in ("", "one"):
                 actual = [
                     ((record.key.namespace, record.key.name), (record.revision, record.object.metadata.labels["l"]))
@@ -388,7 +392,7 @@ async def _compare(opener: Opener, root: Path, steps: list[list[Write] | Compact
             else:
                 assert accepted
         model.check(store)
-    assert told(watched) == model.events
+    assert summaries(watched) == model.events
     await store.close()
 
 

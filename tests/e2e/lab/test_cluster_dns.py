@@ -79,7 +79,7 @@ def named(cluster: Cluster) -> Iterator[Cluster]:
     cluster.kubectl("delete", "namespace", *PROJECTS, "--wait=false")
 
 
-def found(cluster: Cluster, namespace: str, name: str, wanted: str) -> list[str]:
+def resolved_addresses(cluster: Cluster, namespace: str, name: str, wanted: str) -> list[str]:
     """What a resolver says of a name in a pod: the addresses, in order; empty if there are none."""
     output = cluster.kubectl("-n", namespace, "exec", name, "--", "nslookup", wanted, check=False).stdout
     answer = output.partition("\n\n")[2]
@@ -103,16 +103,21 @@ def test_service_name_resolves_only_in_its_own_project(named: Cluster, name: str
     address = json.loads(named.kubectl("-n", "names", "get", "service", "web", "-o", "json").stdout)["spec"][
         "clusterIP"
     ]
-    wait_until(lambda: found(named, "names", "asker", name) == [address], f"{name} is found")
-    assert found(named, "names", "on-host", name) == [address]
-    assert found(named, "others", "stranger", name) == []
+    wait_until(lambda: resolved_addresses(named, "names", "asker", name) == [address], f"{name} is found")
+    assert resolved_addresses(named, "names", "on-host", name) == [address]
+    assert resolved_addresses(named, "others", "stranger", name) == []
 
 
 def test_headless_service_resolves_to_its_pods(named: Cluster) -> None:
     pods = sorted(named.address("names", name) for name in ("one", "two"))
-    wait_until(lambda: found(named, "names", "asker", "set.names.svc.cluster.local") == pods, "both pods are found")
-    assert found(named, "names", "asker", "one.set.names.svc.cluster.local") == [named.address("names", "one")]
-    assert found(named, "others", "stranger", "set.names.svc.cluster.local") == []
+    wait_until(
+        lambda: resolved_addresses(named, "names", "asker", "set.names.svc.cluster.local") == pods,
+        "both pods are found",
+    )
+    assert resolved_addresses(named, "names", "asker", "one.set.names.svc.cluster.local") == [
+        named.address("names", "one")
+    ]
+    assert resolved_addresses(named, "others", "stranger", "set.names.svc.cluster.local") == []
 
 
 def test_short_service_name_resolves_by_the_search_list(named: Cluster) -> None:

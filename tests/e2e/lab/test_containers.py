@@ -35,7 +35,7 @@ def pod(name: str, project: str, spec: str) -> str:
     return f"{head}  terminationGracePeriodSeconds: 1\n{spec}"
 
 
-def row(cluster: Cluster, project: str, name: str, kind: str = "containerStatuses") -> dict[str, Any]:
+def container_status(cluster: Cluster, project: str, name: str, kind: str = "containerStatuses") -> dict[str, Any]:
     """The first container's status of a kind."""
     rows = cluster.status(project, name).get(kind) or [{"state": {}}]
     first: dict[str, Any] = rows[0]
@@ -46,7 +46,7 @@ def wait_reason(cluster: Cluster, project: str, name: str, reason: str) -> str:
     """Until the first container waits with a reason; its message."""
 
     def message() -> str | None:
-        waiting = row(cluster, project, name)["state"].get("waiting", {})
+        waiting = container_status(cluster, project, name)["state"].get("waiting", {})
         return str(waiting.get("message", "")) or " " if waiting.get("reason") == reason else None
 
     return wait_until(message, f"{name} waits with {reason}") or ""
@@ -104,7 +104,7 @@ def test_sidecar_ends_when_the_pod_has_completed(cluster: Cluster, project: str)
     failing += "  containers: [{name: main, image: podlane/toolbox}]\n"
     cluster.apply(pod("work", project, spec) + pod("fails", project, failing))
     wait_until(lambda: cluster.status(project, "work").get("phase") == "Succeeded", "the work is done")
-    assert "terminated" in row(cluster, project, "work", "initContainerStatuses")["state"]
+    assert "terminated" in container_status(cluster, project, "work", "initContainerStatuses")["state"]
     wait_until(lambda: cluster.status(project, "fails").get("phase") == "Failed", "init fails for good")
     assert "Init:Error" in cluster.kubectl("-n", project, "get", "pod", "fails").stdout
 
@@ -115,9 +115,12 @@ def test_kubectl_debug_adds_a_container_that_sees_the_target_processes(cluster: 
     words = ("-n", project, "debug", "web", "--image=podlane/toolbox", "--target=main", "-c", "shell", "--attach=false")
     cluster.kubectl(*words, "--", "sh", "-c", "ps > /tmp/seen; tail -f /dev/null")
     wait_until(
-        lambda: "running" in row(cluster, project, "web", "ephemeralContainerStatuses")["state"], "the shell runs"
+        lambda: "running" in container_status(cluster, project, "web", "ephemeralContainerStatuses")["state"],
+        "the shell runs",
     )
-    identity = str(row(cluster, project, "web", "ephemeralContainerStatuses")["containerID"]).removeprefix("docker://")
+    identity = str(container_status(cluster, project, "web", "ephemeralContainerStatuses")["containerID"]).removeprefix(
+        "docker://"
+    )
     seen = cluster.docker(cluster.node_of(project, "web"), "exec", identity, "cat", "/tmp/seen")
     assert "httpd -f" in seen
     assert json.loads(cluster.kubectl("-n", project, "get", "pod", "web", "-o", "json").stdout)["status"]["phase"]
@@ -160,12 +163,12 @@ def test_privileged_container_runs_or_reports_what_the_machine_lacks(cluster: Cl
     secured = spec.replace("SECURED", "securityContext: {privileged: true}")
     cluster.apply(pod("mighty", project, secured))
 
-    def told() -> bool:
-        state = row(cluster, project, "mighty")["state"]
+    def runs_or_is_denied() -> bool:
+        state = container_status(cluster, project, "mighty")["state"]
         lacking = "operation not permitted" in str(state.get("waiting", {}).get("message"))
         return "running" in state or lacking
 
-    wait_until(told, "mighty runs or says why not")
+    wait_until(runs_or_is_denied, "mighty runs or says why not")
 
 
 def test_host_network_pod_has_the_hosts_network(cluster: Cluster, project: str) -> None:

@@ -199,11 +199,11 @@ async def test_exec_runs_a_hundred_programs_at_once(cluster: Cluster, pod: str, 
     kubectl = Kubectl(cluster, *KUBECTL_VARIANTS[-1], tmp_path)
     data = MEGABYTE[: 64 << 10]
 
-    async def one() -> bool:
+    async def run_cat() -> bool:
         process = await asyncio.create_subprocess_exec(
             *kubectl.command, "exec", "-i", pod, "-c", "main", "--", "cat",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, env=kubectl.environment,
         )  # fmt: skip
         return (await process.communicate(data))[0] == data
 
-    assert await asyncio.gather(*(one() for _ in range(100))) == [True] * 100
+    assert await asyncio.gather(*(run_cat() for _ in range(100))) == [True] * 100

@@ -216,19 +216,19 @@ def test_pod_reaches_the_api_server_with_its_service_account(cluster: Cluster, p
     cluster.apply(pod("talker", project, "node-1"))
     cluster.wait_running(project, "talker")
 
-    def told(name: str) -> str:
+    def service_account_file(name: str) -> str:
         return cluster.execute(project, "talker", "cat", f"/var/run/secrets/kubernetes.io/serviceaccount/{name}").stdout
 
-    assert told("namespace") == project
+    assert service_account_file("namespace") == project
     assert "KUBERNETES_SERVICE_HOST=172.30.0.1\n" in cluster.execute(project, "talker", "env").stdout
     authority = cluster.nodes["node-1"].root / "talker.crt"
-    authority.write_text(told("ca.crt"))
+    authority.write_text(service_account_file("ca.crt"))
     jsonpath = "{.subsets[0].addresses[0].ip}:{.subsets[0].ports[0].port}"
     master = cluster.kubectl("get", "endpoints", "kubernetes", "-o", f"jsonpath={jsonpath}").stdout
     inside = ("nsenter", f"--net=/proc/{cluster.pid(project, 'talker')}/ns/net")
     curl = (*inside, "curl", "-sS", "--max-time", "10", "--cacert", str(authority))
     url = f"https://{master}/api/v1/namespaces/{project}/pods"
-    answer = json.loads(run(*curl, "-H", f"Authorization: Bearer {told('token')}", url))
+    answer = json.loads(run(*curl, "-H", f"Authorization: Bearer {service_account_file('token')}", url))
     assert [obj["metadata"]["name"] for obj in answer["items"]] == ["talker"]
     assert json.loads(run(*curl, url))["reason"] == "Forbidden"
 

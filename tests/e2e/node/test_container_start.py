@@ -33,12 +33,12 @@ def test_container_that_cannot_start_reports_why(alone: NodePods) -> None:
         pod("behind", main(), f"initContainers:\n{main('sleep 1000', name='first')}"),
     )
     alone.until_phase("Failed", "absent-once", "misplaced-once", "rude")
-    assert ended(alone.row("absent-once")) == ("ContainerCannotRun", 127)
-    state = alone.row("absent-once")["state"]["terminated"]
+    assert ended(alone.first_status("absent-once")) == ("ContainerCannotRun", 127)
+    state = alone.first_status("absent-once")["state"]["terminated"]
     assert "/nowhere" in state["message"]
     assert state["startedAt"] == state["finishedAt"]
-    assert ended(alone.row("misplaced-once")) == ("StartError", 128)
-    alone.until_told(
+    assert ended(alone.first_status("misplaced-once")) == ("StartError", 128)
+    alone.until_events(
         "absent",
         ("Normal", "Pulled", 'Container image "podlane/toolbox" already present on machine and can be accessed'),
         ("Normal", "Created", "Container created"),
@@ -47,16 +47,16 @@ def test_container_that_cannot_start_reports_why(alone: NodePods) -> None:
     assert "/nowhere" in alone.waits("absent", "RunContainerError")
     assert "invalid specification" in alone.waits("rootless", "CreateContainerError")
     assert 'configmap "none" not found' in alone.waits("unset", "CreateContainerConfigError")
-    alone.until_told("unset", ("Warning", "Failed", 'Error: configmap "none" not found'))
-    alone.until_told(
+    alone.until_events("unset", ("Warning", "Failed", 'Error: configmap "none" not found'))
+    alone.until_events(
         "rude",
         ("Normal", "Started", "Container started"),
         ("Warning", "FailedPostStartHook", "PostStartHook failed: sorry"),
         ("Normal", "Killing", "FailedPostStartHook"),
     )
-    alone.until_told("odd", ("Warning", "FailedCreatePodSandBox", "Failed to create pod sandbox: Docker: "))
+    alone.until_events("odd", ("Warning", "FailedCreatePodSandBox", "Failed to create pod sandbox: Docker: "))
     assert alone.waits("behind", "PodInitializing") == " "
-    assert "running" in alone.rows("behind", "initContainerStatuses")["first"]["state"]
+    assert "running" in alone.statuses("behind", "initContainerStatuses")["first"]["state"]
 
 
 def test_terminated_container_reports_its_reason(alone: NodePods) -> None:
@@ -77,7 +77,7 @@ def test_terminated_container_reports_its_reason(alone: NodePods) -> None:
 
     def ends_of_memory() -> bool:
         """Of many ends a busy Docker may miss one."""
-        status = alone.row("greedy")
+        status = alone.first_status("greedy")
         ends = [
             status[state]["terminated"] for state in ("state", "lastState") if "terminated" in status.get(state, {})
         ]
@@ -85,7 +85,7 @@ def test_terminated_container_reports_its_reason(alone: NodePods) -> None:
 
     wait_until(ends_of_memory, "it is told that there was not enough memory")
     alone.until_phase("Failed", "speakers")
-    actual = alone.rows("speakers")
+    actual = alone.statuses("speakers")
     output = {name: status["state"]["terminated"].get("message", "") for name, status in actual.items()}
     assert output["tail"].endswith("xEND\n")
     assert len(output["tail"]) == (12 << 10) // 4, "four containers share twelve KiB"
@@ -98,10 +98,10 @@ def test_terminated_container_reports_its_reason(alone: NodePods) -> None:
 def test_container_removed_from_docker_is_reported_and_restarted(alone: NodePods) -> None:
     alone.apply(pod("robbed", main()))
     alone.until_ready("robbed")
-    identity = alone.row("robbed")["containerID"]
+    identity = alone.first_status("robbed")["containerID"]
     alone.node.docker("rm", "-f", identity.removeprefix("docker://"))
-    wait_until(lambda: alone.row("robbed").get("restartCount") == 1, "it is started again")
-    last = alone.row("robbed")["lastState"]["terminated"]
+    wait_until(lambda: alone.first_status("robbed").get("restartCount") == 1, "it is started again")
+    last = alone.first_status("robbed")["lastState"]["terminated"]
     assert (last["reason"], last["exitCode"], last["containerID"]) == ("ContainerStatusUnknown", 137, identity)
 
 
@@ -163,7 +163,7 @@ def test_pod_phases_and_conditions_follow_its_lifecycle(alone: NodePods) -> None
         pod("doomed", main(), f"{NEVER}\ninitContainers:\n{main('exit 4', name='one')}"),
     )
 
-    def told(name: str) -> dict[str, tuple[str, str, str]]:
+    def conditions_of(name: str) -> dict[str, tuple[str, str, str]]:
         rows = alone.status(name).get("conditions", [])
         return {
             condition["type"]: (condition["status"], condition.get("reason", ""), condition.get("message", ""))
@@ -172,28 +172,35 @@ def test_pod_phases_and_conditions_follow_its_lifecycle(alone: NodePods) -> None
 
     alone.until_phase("Succeeded", "good")
     alone.until_phase("Failed", "bad", "doomed")
-    assert told("good")["Initialized"] == ("True", "PodCompleted", "")
-    wait_until(lambda: told("good")["PodReadyToStartContainers"][0] == "False", "its sandbox is gone")
+    assert conditions_of("good")["Initialized"] == ("True", "PodCompleted", "")
+    wait_until(lambda: conditions_of("good")["PodReadyToStartContainers"][0] == "False", "its sandbox is gone")
     for kind in ("Ready", "ContainersReady"):
-        assert told("good")[kind] == ("False", "PodCompleted", "")
-        assert told("bad")[kind] == ("False", "PodFailed", "")
+        assert conditions_of("good")[kind] == ("False", "PodCompleted", "")
+        assert conditions_of("bad")[kind] == ("False", "PodFailed", "")
     wait_until(
-        lambda: "running" in alone.rows("begins", "initContainerStatuses").get("one", {"state": {}})["state"], "init"
+        lambda: "running" in alone.statuses("begins", "initContainerStatuses").get("one", {"state": {}})["state"],
+        "init",
     )
     assert alone.status("begins")["phase"] == "Pending"
-    assert told("begins")["Initialized"] == (
+    assert conditions_of("begins")["Initialized"] == (
         "False",
         "ContainersNotInitialized",
         "containers with incomplete status: [one two]",
     )
     for kind in ("Ready", "ContainersReady"):
-        assert told("begins")[kind] == ("False", "ContainersNotReady", "containers with unready status: [main]")
+        assert conditions_of("begins")[kind] == (
+            "False",
+            "ContainersNotReady",
+            "containers with unready status: [main]",
+        )
     words = rf"back-off \d+0s restarting failed container=main pod=again_default\({alone.uid('again')}\)"
     assert re.fullmatch(words, alone.waits("again", "CrashLoopBackOff", "main"))
-    alone.until_told("again", ("Warning", "BackOff", "Back-off restarting failed container main in pod again_default("))
+    alone.until_events(
+        "again", ("Warning", "BackOff", "Back-off restarting failed container main in pod again_default(")
+    )
     assert alone.status("again")["phase"] == "Running"
-    assert told("again")["Ready"] == ("False", "ContainersNotReady", "containers with unready status: [main]")
-    assert told("doomed")["Initialized"][:2] == ("False", "ContainersNotInitialized")
+    assert conditions_of("again")["Ready"] == ("False", "ContainersNotReady", "containers with unready status: [main]")
+    assert conditions_of("doomed")["Initialized"][:2] == ("False", "ContainersNotInitialized")
     assert not alone.node.docker("ps", "-aq", "--filter", f"name=k8s_main_doomed_default_{alone.uid('doomed')}")
     assert alone.node.kubectl("get", "pod", "good", "-o", "jsonpath={.spec.nodeName}") == NODE
 
@@ -204,21 +211,21 @@ def test_post_start_hook_delays_later_containers_and_image_change_replaces_one(a
     first = main(more=f"{hook}volumeMounts: [{{name: out, mountPath: /out}}]", name="first")
     alone.apply(pod("hooked", first + main(name="next"), f"volumes: [{{name: out, hostPath: {{path: {tmp_path}}}}}]"))
     alone.apply(pod("changes", main(more=mount), volume))
-    alone.until_told("hooked", ("Normal", "Started", "Container started"))
+    alone.until_events("hooked", ("Normal", "Started", "Container started"))
     alone.until_ready("changes")
     assert alone.waits("hooked", "ContainerCreating", "first") == " ", "it has not begun before its hook is done"
-    assert not alone.rows("hooked")["next"]["containerID"]
+    assert not alone.statuses("hooked")["next"]["containerID"]
     (tmp_path / "go").touch()
     alone.until_ready("hooked")
 
-    before = alone.row("changes")
+    before = alone.first_status("changes")
     alone.inside("changes", "touch /v/kept")
     alone.node.docker("tag", "podlane/toolbox", "podlane/toolbox:2")
     alone.node.kubectl("set", "image", "pod/changes", "main=podlane/toolbox:2")
-    wait_until(lambda: alone.row("changes").get("restartCount") == 1, "it is another one")
-    alone.until_told("changes", ("Normal", "Killing", "Container main definition changed, will be restarted"))
+    wait_until(lambda: alone.first_status("changes").get("restartCount") == 1, "it is another one")
+    alone.until_events("changes", ("Normal", "Killing", "Container main definition changed, will be restarted"))
     alone.until_ready("changes")
-    status = alone.row("changes")
+    status = alone.first_status("changes")
     assert (status["image"], status["lastState"]["terminated"]["containerID"]) == (
         "podlane/toolbox:2",
         before["containerID"],

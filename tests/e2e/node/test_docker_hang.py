@@ -40,7 +40,7 @@ def node() -> Iterator[DisturbedNode]:
         yield node
 
 
-def told(node: DisturbedNode) -> str:
+def ready_condition(node: DisturbedNode) -> str:
     """Status, reason and message of the node's condition Ready."""
     jsonpath = '{.status.conditions[?(@.type=="Ready")]}'
     words = jsonpath.replace("]}", "]['status','reason','message']}")
@@ -57,7 +57,7 @@ def test_hanging_docker_is_reported_and_disturbs_no_pod(node: DisturbedNode) -> 
     node.process(DOCKER).suspend()
     node.apply(*(pod(node, f"new-{number}") for number in range(4)))
     node.delete("leaving")
-    wait_until(lambda: HANGS.fullmatch(told(node)), "it is told")
+    wait_until(lambda: HANGS.fullmatch(ready_condition(node)), "it is told")
     wait_until(
         lambda: HANGS.fullmatch(f"False KubeletNotReady {node.health('/readyz')[1].strip()}"), "also at the door"
     )
@@ -69,7 +69,7 @@ def test_hanging_docker_is_reported_and_disturbs_no_pod(node: DisturbedNode) -> 
     assert vitals(node).threads <= MOST_THREADS
     assert not vitals(node).children
     node.process(DOCKER).resume()
-    wait_until(lambda: told(node).startswith("True KubeletReady"), "the node is ready")
+    wait_until(lambda: ready_condition(node).startswith("True KubeletReady"), "the node is ready")
     wait_until_consistent(node, SWEEP_SECONDS)
     assert before.items() - running_containers(node).items() == {
         (container_id, before[container_id]) for container_id in leaving
@@ -83,7 +83,7 @@ def test_agent_stops_at_once_while_docker_hangs(node: DisturbedNode) -> None:
     node.apply(pod(node, "one"))
     wait_until_consistent(node)
     node.process(DOCKER).suspend()
-    wait_until(lambda: told(node).startswith("False"), "it is told")
+    wait_until(lambda: ready_condition(node).startswith("False"), "it is told")
     agent = node.process(AGENT)
     agent.terminate()
     assert agent.wait(timeout=ANSWER_SECONDS) is not None

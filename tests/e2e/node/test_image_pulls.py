@@ -62,9 +62,9 @@ def test_image_pull_reports_its_source_or_its_failure(alone: NodePods, tmp_path:
         )
         alone.until_ready("private")
         assert re.fullmatch(
-            f"docker-pullable://{address}/team/toolbox@sha256:[0-9a-f]{{64}}", alone.row("private")["imageID"]
+            f"docker-pullable://{address}/team/toolbox@sha256:[0-9a-f]{{64}}", alone.first_status("private")["imageID"]
         )
-        reported = [(kind, reason, words) for kind, reason, words, _ in alone.told("private")]
+        reported = [(kind, reason, words) for kind, reason, words, _ in alone.events("private")]
         assert ("Normal", "Pulling", f'Pulling image "{private}"') in reported
         pulled = (
             rf'Successfully pulled image "{private}" in \d\S*s \(\d\S*s including waiting\)\. Image size: \d+ bytes\.'
@@ -77,7 +77,7 @@ def test_image_pull_reports_its_source_or_its_failure(alone: NodePods, tmp_path:
         absent = f'Back-off pulling image "{address}/team/toolbox:2"'
         assert waits.startswith(f"{absent}: ErrImagePull: Docker: ")
         lacking = "Unable to retrieve some image pull secrets (missing); attempting to pull the image may not succeed."
-        alone.until_told(
+        alone.until_events(
             "stranger",
             ("Warning", "FailedToRetrieveImagePullSecret", lacking),
             ("Warning", "Failed", f'Failed to pull image "{address}/team/toolbox:2": Docker: '),
@@ -87,9 +87,9 @@ def test_image_pull_reports_its_source_or_its_failure(alone: NodePods, tmp_path:
         )
     words = 'Container image "nobody/nothing:1" is not present with pull policy of Never'
     assert alone.waits("never", "ErrImageNeverPull") == words
-    alone.until_told("never", ("Warning", "ErrImageNeverPull", words))
+    alone.until_events("never", ("Warning", "ErrImageNeverPull", words))
     assert alone.waits("nonsense", "InvalidImageName")
-    alone.until_told("nonsense", ("Warning", "InspectFailed", 'Failed to inspect image "Bad/Name:1": '))
+    alone.until_events("nonsense", ("Warning", "InspectFailed", 'Failed to inspect image "Bad/Name:1": '))
     alone.node.kubectl("delete", "secret", "registry")
 
 
@@ -109,4 +109,4 @@ def test_image_pull_policy_defaults_from_the_tag(alone: NodePods) -> None:
     assert sorted(alone.node.kubectl(*paths).split()) == ["latest=Always", "none=Always", "tagged=IfNotPresent"]
     alone.until_ready("latest", "none")
     stands_in = "already present on machine, and no registry answers"
-    alone.until_told("none", ("Normal", "Pulled", f'Container image "podlane/toolbox" {stands_in}'))
+    alone.until_events("none", ("Normal", "Pulled", f'Container image "podlane/toolbox" {stands_in}'))

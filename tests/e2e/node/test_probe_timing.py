@@ -24,14 +24,14 @@ class Site(ThreadingHTTPServer):
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
-        self.asked: dict[str, list[tuple[str, str]]] = {}
+        self.headers_by_path: dict[str, list[tuple[str, str]]] = {}
 
 
 class _Answers(BaseHTTPRequestHandler):
     server: Site
 
     def do_GET(self) -> None:
-        self.server.asked[self.path] = [(name.title(), value) for name, value in self.headers.items()]
+        self.server.headers_by_path[self.path] = [(name.title(), value) for name, value in self.headers.items()]
         elsewhere = {"/here": "/plain", "/away": "http://192.0.2.1/"}.get(self.path)
         self.send_response(302 if elsewhere else 500 if self.path == "/broken" else 200)
         if elsewhere:
@@ -87,23 +87,26 @@ def test_http_probe_sends_kubelets_request(alone: NodePods, tmp_path: Path, monk
         )
         good = {"hooked", "plain", "here", "away", "endless", "safe"}
         wait_until(
-            lambda: {name for name, status in alone.rows("asked").items() if status["ready"]} == good, "the good ones"
+            lambda: {name for name, status in alone.statuses("asked").items() if status["ready"]} == good,
+            "the good ones",
         )
-        alone.until_told(
+        alone.until_events(
             "asked",
             ("Warning", "Unhealthy", "Readiness probe failed: HTTP probe failed with statuscode: 500"),
             ("Warning", "ProbeWarning", "Readiness probe warning: Probe terminated redirects, Response body: "),
         )
-    assert sorted(plain.asked["/plain?a=b"]) == [
+    assert sorted(plain.headers_by_path["/plain?a=b"]) == [
         ("Accept", "*/*"),
         ("Connection", "close"),
         ("Host", "shop.example"),
         ("User-Agent", "kube-probe/1.36"),
         ("X-Who", "me"),
     ]
-    assert dict(plain.asked["/here"])["Host"] == f"127.0.0.1:{port}"
-    assert set(plain.asked) == {"/plain?a=b", "/plain", "/here", "/away", "/endless", "/broken", "/hook"}
-    assert dict(plain.asked["/hook"])["User-Agent"] == "kube-lifecycle/1.36", "a hook falls back to plain HTTP"
+    assert dict(plain.headers_by_path["/here"])["Host"] == f"127.0.0.1:{port}"
+    assert set(plain.headers_by_path) == {"/plain?a=b", "/plain", "/here", "/away", "/endless", "/broken", "/hook"}
+    assert dict(plain.headers_by_path["/hook"])["User-Agent"] == "kube-lifecycle/1.36", (
+        "a hook falls back to plain HTTP"
+    )
 
 
 def test_exec_probe_is_ended_at_its_timeout(alone: NodePods) -> None:
@@ -114,17 +117,17 @@ def test_exec_probe_is_ended_at_its_timeout(alone: NodePods) -> None:
     )
     alone.apply(pod("programs", containers))
     failed = "Readiness probe failed: "
-    alone.until_told(
+    alone.until_events(
         "programs",
         ("Warning", "Unhealthy", f'{failed}command "sleep 1000" timed out after 1s'),
         ("Warning", "Unhealthy", f"{failed}y\ny\n"),
     )
     [output] = {
-        words for _, _, words, part in alone.told("programs") if part == "spec.containers{chatty}" and failed in words
+        words for _, _, words, part in alone.events("programs") if part == "spec.containers{chatty}" and failed in words
     }
     assert len(output) <= len(failed) + (10 << 10)
     assert len(output) > 10_000
-    assert {status["ready"] for status in alone.rows("programs").values()} == {False}
+    assert {status["ready"] for status in alone.statuses("programs").values()} == {False}
 
 
 def test_failed_liveness_probe_pauses_until_the_container_is_replaced(alone: NodePods, tmp_path: Path) -> None:
@@ -133,9 +136,9 @@ def test_failed_liveness_probe_pauses_until_the_container_is_replaced(alone: Nod
     deaf = "echo began >> /out/said; trap '' TERM; while :; do sleep 0.1; done"
     volume = f"volumes: [{{name: out, hostPath: {{path: {tmp_path}}}}}]"
     alone.apply(pod("sick", main(deaf, more), volume, grace=6000))
-    wait_until(lambda: alone.row("sick").get("restartCount", 0) >= 1, "it is started again")
+    wait_until(lambda: alone.first_status("sick").get("restartCount", 0) >= 1, "it is started again")
     assert (tmp_path / "said").read_text().split()[:3] == ["began", "asked", "began"]
-    alone.until_told(
+    alone.until_events(
         "sick",
         ("Warning", "Unhealthy", "Liveness probe failed: exit code 1"),
         ("Normal", "Killing", "Container main failed liveness probe, will be restarted"),
@@ -155,13 +158,13 @@ def test_terminating_pod_runs_only_readiness_probes(alone: NodePods, tmp_path: P
     alone.apply(pod("goes", main(more=f"{more}volumeMounts: [{{name: out, mountPath: /out}}]"), volume, grace=600))
     alone.until_ready("goes")
     alone.delete("goes", wait=False)
-    alone.until_told("goes", ("Normal", "Killing", "Stopping container main"))
+    alone.until_events("goes", ("Normal", "Killing", "Stopping container main"))
     (tmp_path / "alive").unlink()
     (tmp_path / "ready").unlink()
     wait_until(lambda: not alone.node.is_ready("goes"), "it is told that it is not ready any more")
-    assert "running" in alone.row("goes")["state"]
+    assert "running" in alone.first_status("goes")["state"]
     (tmp_path / "ready").touch()
     wait_until(lambda: alone.node.is_ready("goes"), "and that it is again")
-    assert not [words for _, _, words, _ in alone.told("goes") if words.startswith("Liveness")]
+    assert not [words for _, _, words, _ in alone.events("goes") if words.startswith("Liveness")]
     (tmp_path / "go").touch()
     alone.node.kubectl("delete", "pod", "goes", "--grace-period=1", "--timeout=60s")

@@ -80,7 +80,7 @@ class Node:
     def docker_name(self, pod: str, container: str) -> str:
         return f"k8s_{container}_{pod}_default_{self.pods[pod]['metadata']['uid']}_0"
 
-    def told(self, pod: str, container: str = "main") -> dict[str, Any]:
+    def inspect(self, pod: str, container: str = "main") -> dict[str, Any]:
         """What Docker was asked for."""
         actual: dict[str, Any] = self._client.inspect_container(self.docker_name(pod, container))
         return actual
@@ -95,7 +95,7 @@ class Node:
 
     def of_container(self, pod: str, container: str = "main") -> str:
         """The directory in which its first process is, in every hierarchy that limits it."""
-        pid = self.told(pod, container)["State"]["Pid"]
+        pid = self.inspect(pod, container)["State"]["Pid"]
         rows = (line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
         kinds = {"cpu", "memory", "pids"} if self.version == 1 else {""}
         (path,) = {path for _, controllers, path in rows if kinds & set(controllers.split(","))}
@@ -167,7 +167,7 @@ def test_qos_class_follows_from_a_pods_resources(node: Node, name: str, kind: st
 @pytest.mark.parametrize("name", ["guaranteed", "burstable", "besteffort"])
 def test_container_cgroup_is_in_its_pods_cgroup_and_qos_cgroup(node: Node, name: str) -> None:
     middle = {"guaranteed": "", "burstable": "burstable", "besteffort": "besteffort"}[name]
-    uid, identity = node.pods[name]["metadata"]["uid"], node.told(name)["Id"]
+    uid, identity = node.pods[name]["metadata"]["uid"], node.inspect(name)["Id"]
     names = [node.root.strip("/"), "kubepods", *([middle] if middle else []), f"pod{uid}"]
     if node.driver == "systemd":
         parts = [name.replace("-", "_") for name in names]
@@ -179,7 +179,7 @@ def test_container_cgroup_is_in_its_pods_cgroup_and_qos_cgroup(node: Node, name:
 
 
 def test_container_cgroup_has_shares_quota_and_memory_of_its_resources(node: Node) -> None:
-    main, side = node.told("burstable")["HostConfig"], node.told("burstable", "side")["HostConfig"]
+    main, side = node.inspect("burstable")["HostConfig"], node.inspect("burstable", "side")["HostConfig"]
     keys = ("CpuShares", "CpuPeriod", "CpuQuota", "Memory", "MemorySwap")
     assert [main[key] for key in keys] == [102, 100_000, 25_000, 64 * MEGABYTE, 64 * MEGABYTE]
     assert [side[key] for key in keys] == [204, 0, 0, 0, 0]
@@ -188,14 +188,14 @@ def test_container_cgroup_has_shares_quota_and_memory_of_its_resources(node: Nod
 
 
 def test_missing_request_defaults_to_the_limit(node: Node) -> None:
-    assert node.told("guaranteed")["HostConfig"]["CpuShares"] == 512
+    assert node.inspect("guaranteed")["HostConfig"]["CpuShares"] == 512
     resources = node.pods["guaranteed"]["spec"]["containers"][0]["resources"]
     assert resources["requests"] == resources["limits"] == {"cpu": "500m", "memory": "64Mi"}
 
 
 def test_small_or_missing_cpu_request_gets_the_kernels_minimum(node: Node) -> None:
     for name in ("besteffort", "tiny"):
-        assert node.told(name)["HostConfig"]["CpuShares"] == 2
+        assert node.inspect(name)["HostConfig"]["CpuShares"] == 2
         assert node.kernel(node.of_container(name)).weight == node.wanted(2, 0, 0).weight
     assert node.kernel(node.of_container("tiny")).quota == 1_000
 
@@ -225,13 +225,13 @@ def test_oom_score_is_higher_for_smaller_requests(node: Node) -> None:
         ("besteffort", "main"): 1000,
     }
     for (name, container), score in scores.items():
-        actual = node.told(name, container)
+        actual = node.inspect(name, container)
         assert actual["HostConfig"]["OomScoreAdj"] == score
         assert int(Path(f"/proc/{actual['State']['Pid']}/oom_score_adj").read_text()) == score
 
 
 def test_node_critical_pod_has_a_low_oom_score(node: Node) -> None:
-    assert node.told("critical")["HostConfig"]["OomScoreAdj"] == max(-997, min_oom_score())
+    assert node.inspect("critical")["HostConfig"]["OomScoreAdj"] == max(-997, min_oom_score())
 
 
 def test_kubepods_and_qos_cgroups_have_their_shares(node: Node) -> None:
@@ -288,9 +288,9 @@ def test_pod_cgroup_is_removed_with_its_pod_and_orphaned_ones_too(node: Node) ->
 
 def test_restarted_agent_keeps_cgroups_of_running_pods(node: Node) -> None:
     directory = node.directory(node.group("guaranteed"))
-    before = node.kernel(directory), node.told("guaranteed")["State"]["Pid"]
+    before = node.kernel(directory), node.inspect("guaranteed")["State"]["Pid"]
     with node.single.without_agent():
         pass
     wait_until(lambda: node.single.node_condition("Ready") == "True", "the node")
     wait_until(lambda: node.single.is_ready("guaranteed"), "the pod")
-    assert (node.kernel(directory), node.told("guaranteed")["State"]["Pid"]) == before
+    assert (node.kernel(directory), node.inspect("guaranteed")["State"]["Pid"]) == before

@@ -38,7 +38,7 @@ class Site(ThreadingHTTPServer):
     """One page with a list of pods in JSON, and what it was asked for."""
 
     def __init__(self) -> None:
-        self.asked: list[dict[str, str]] = []
+        self.requests: list[dict[str, str]] = []
         spec = {"containers": [{"name": "main", "image": "podlane/toolbox", "imagePullPolicy": "Never"}]}
         spec["containers"][0]["command"] = ["tail", "-f", "/dev/null"]  # type: ignore[assignment]
         items = [{"metadata": {"name": name}, "spec": spec} for name in ("paged", "listed")]
@@ -52,7 +52,7 @@ class Page(BaseHTTPRequestHandler):
     server: Site
 
     def do_GET(self) -> None:
-        self.server.asked.append(dict(self.headers))
+        self.server.requests.append(dict(self.headers))
         known = self.headers.get("If-None-Match") == '"1"'
         self.send_response(304 if known else 200)
         self.send_header("ETag", '"1"')
@@ -245,6 +245,6 @@ def of_master(name: str) -> str:
 def test_manifest_url_is_requested_with_its_headers_and_etag(node: SingleNode, site: Site) -> None:
     wait_until(lambda: is_ready(node, "paged-node-1") and is_ready(node, "listed-node-1"), "every pod of the list runs")
     assert mirrors(node)["paged-node-1"]["metadata"]["annotations"]["kubernetes.io/config.source"] == "http"
-    assert all(requested["X-Rack"] == "7" for requested in site.asked)
-    wait_until(lambda: any(headers.get("If-None-Match") == '"1"' for headers in site.asked), "it is asked again")
+    assert all(requested["X-Rack"] == "7" for requested in site.requests)
+    wait_until(lambda: any(headers.get("If-None-Match") == '"1"' for headers in site.requests), "it is asked again")
     assert runs(node, "paged-node-1")

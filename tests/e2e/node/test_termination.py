@@ -46,11 +46,11 @@ def test_container_gets_its_stop_signal_after_its_pre_stop_hook(alone: NodePods,
         pod("over", main("exit 0", over + mount) + main(name="side"), f"restartPolicy: Never\n{volume}"),
     )
     alone.until_ready("wishes", "fails")
-    wait_until(lambda: "terminated" in alone.row("over")["state"], "it has ended")
+    wait_until(lambda: "terminated" in alone.first_status("over")["state"], "it has ended")
     alone.delete("wishes", "fails", "over")
     assert sorted((tmp_path / "said").read_text().split()) == ["asked", "usr1"]
     assert not (tmp_path / "hook").exists(), "what has ended is not prepared for its end"
-    alone.until_told(
+    alone.until_events(
         "fails",
         ("Normal", "Killing", "Stopping container main"),
         ("Warning", "FailedPreStopHook", "PreStopHook failed: no"),
@@ -61,12 +61,12 @@ def test_shorter_grace_period_shortens_termination_and_zero_deletes_the_object_a
     alone.apply(pod("deaf", main(DEAF), grace=6000), pod("forced", main(DEAF), grace=6000))
     alone.until_ready("deaf", "forced")
     alone.delete("deaf", wait=False)
-    alone.until_told("deaf", ("Normal", "Killing", "Stopping container main"))
+    alone.until_events("deaf", ("Normal", "Killing", "Stopping container main"))
     uid = alone.uid("forced")
     alone.node.kubectl("delete", "pod", "forced", "--force", "--grace-period=0")
     assert not alone.exists("forced")
     wait_until(lambda: uid not in alone.node.docker("ps", "-a", "--format", "{{.Names}}"), "nothing is left of it")
-    assert alone.row("deaf")["state"].get("running"), "it still has its time"
+    assert alone.first_status("deaf")["state"].get("running"), "it still has its time"
     alone.node.kubectl("delete", "pod", "deaf", "--grace-period=1", "--timeout=60s")
 
 
@@ -80,7 +80,7 @@ def changes(alone: NodePods, name: str) -> subprocess.Popen[str]:
 def test_deleted_pod_reports_its_final_status_before_its_object_is_removed(alone: NodePods) -> None:
     containers = main(says("x", before="exit 0")) + main("exit 3", name="side")
     alone.apply(pod("leaves", containers, "restartPolicy: Never"))
-    wait_until(lambda: "terminated" in alone.rows("leaves").get("side", {"state": {}})["state"], "one has ended")
+    wait_until(lambda: "terminated" in alone.statuses("leaves").get("side", {"state": {}})["state"], "one has ended")
     with changes(alone, "leaves") as watch:
         assert watch.stdout is not None
         first = json.loads(watch.stdout.readline())
@@ -110,9 +110,9 @@ def test_completed_pod_stays_visible(alone: NodePods) -> None:
     alone.until_phase("Succeeded", "works")
     alone.apply(pod("killed", main(DEAF), "restartPolicy: Never"))
     alone.until_ready("killed")
-    alone.node.docker("kill", alone.row("killed")["containerID"].removeprefix("docker://"))
+    alone.node.docker("kill", alone.first_status("killed")["containerID"].removeprefix("docker://"))
     alone.until_phase("Failed", "killed")
-    assert alone.row("killed")["state"]["terminated"]["exitCode"] == 137
+    assert alone.first_status("killed")["state"]["terminated"]["exitCode"] == 137
     assert alone.status("works")["phase"] == "Succeeded", "it never changes back"
     for name in ("works", "killed"):
         wait_until(lambda name=name: not alone.node.traces(name)["mounts"], "its tokens leave the memory")  # type: ignore[misc]

@@ -34,7 +34,7 @@ class Joining(OwnNode):
         wait_until(self._answers, "podlane-master")
         command = Path(sys.executable).with_name("podlane")
         words = ("node", "token", f"--kubeconfig={self.root}/admin", f"--out={self.root}/token", "--hours=1")
-        run(*self.place, str(command), *words)
+        run(*self.command_prefix, str(command), *words)
 
     def agent(self, *flags: str) -> None:
         SingleNode.agent(

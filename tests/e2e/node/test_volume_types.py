@@ -107,8 +107,8 @@ def test_volume_files_have_kubelets_paths_and_modes(alone: NodePods) -> None:
     assert (settings / "b").read_bytes() == b"\0\1\2"
 
     alone.inside("keeper", "echo kept > /scratch/file; echo kept > /memory/file")
-    alone.node.docker("kill", alone.row("keeper")["containerID"].removeprefix("docker://"))
-    wait_until(lambda: alone.row("keeper").get("restartCount") == 1, "it is started again")
+    alone.node.docker("kill", alone.first_status("keeper")["containerID"].removeprefix("docker://"))
+    wait_until(lambda: alone.first_status("keeper").get("restartCount") == 1, "it is started again")
     alone.until_ready("keeper")
     assert alone.inside("keeper", "cat /scratch/file /memory/file").split() == ["kept", "kept"]
     assert mode(home / "containers" / "main" / "00000001") == "666"
@@ -154,7 +154,7 @@ def test_host_path_volume_waits_until_the_path_has_its_type(alone: NodePods, tmp
     ]  # fmt: skip
     assert [mode(paths[kind]) for kind in ("DirectoryOrCreate", "FileOrCreate")] == ["755", "644"]
     words = 'MountVolume.SetUp failed for volume "v" : hostPath type check failed'
-    alone.until_told("wrong", ("Warning", "FailedMount", words))
+    alone.until_events("wrong", ("Warning", "FailedMount", words))
     assert words in alone.waits("wrong", "ContainerCreating")
     assert alone.status("wrong")["phase"] == "Pending"
     (tmp_path / "later").write_text("now")
@@ -180,13 +180,13 @@ def test_claim_volume_waits_for_its_claim_and_protects_it_while_in_use(alone: No
     claim = "volumes: [{name: v, persistentVolumeClaim: {claimName: data, readOnly: true}}]"
     alone.apply(pod("reader", main(more="volumeMounts: [{name: v, mountPath: /v}]"), claim))
     failed = 'MountVolume.SetUp failed for volume "v" : persistentvolumeclaim "data"'
-    alone.until_told("reader", ("Warning", "FailedMount", f"{failed} not found"))
+    alone.until_events("reader", ("Warning", "FailedMount", f"{failed} not found"))
     text = STORAGE.replace("PATH", str(tmp_path / "disk"))
     desired = text.rpartition("---\n")[2]
     alone.apply(desired)
     with pytest.raises(AssertionError, match=r"spec\.accessModes\[0\].*ReadWriteOnce, ReadOnlyMany, ReadWriteMany"):
         alone.apply(desired.replace("[ReadWriteOnce], resources", "[ReadWriteOncePod], resources"))
-    alone.until_told("reader", ("Warning", "FailedMount", f"{failed} is not bound to a volume: it is Pending"))
+    alone.until_events("reader", ("Warning", "FailedMount", f"{failed} is not bound to a volume: it is Pending"))
     alone.apply(text)
     alone.until_ready("reader")
     assert "Read-only" in alone.inside("reader", "touch /v/x 2>&1 || true")

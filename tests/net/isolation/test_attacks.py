@@ -24,7 +24,7 @@ SEED = int(os.environ.get("PODLANE_SEED", random.SystemRandom().randrange(1 << 3
 """In which order the clusters come; a failure names it, and PODLANE_SEED sets it."""
 
 PROJECTS = ("amber", "blue", "cyan", "green", "red", "violet")
-PLACES = (
+PLANNED_PODS = (
     *(PlannedPod(f"{project}-pod", project, f"node-{1 + number % 2}") for number, project in enumerate(PROJECTS)),
     PlannedPod("admin-a", "default", "node-1"),
     PlannedPod("admin-b", "default", "node-2"),
@@ -52,7 +52,7 @@ ROOT = str(Path(__file__).parents[3])
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[PacketWorld]:
-    with running_world("podadv", 27, PLACES) as running:
+    with running_world("podadv", 27, PLANNED_PODS) as running:
         yield running
 
 
@@ -78,7 +78,7 @@ def arrangements(projects: tuple[str, ...], vnids: int = 1) -> Iterator[dict[str
             yield {projects[0]: vnid, **rest}
 
 
-def told(adversary: Attacker) -> str:
+def findings_text(adversary: Attacker) -> str:
     """What was found, a line each."""
     return "\n".join(adversary.differences) or "nothing was found"
 
@@ -103,7 +103,7 @@ def class_of(cluster: dict[str, int]) -> tuple[tuple[bool, int, int], ...]:
 
     Clusters of one class differ only in the names of projects and the numbers of VNIDs.
     """
-    nodes = {planned_pod.project: planned_pod.node for planned_pod in PLACES}
+    nodes = {planned_pod.project: planned_pod.node for planned_pod in PLANNED_PODS}
     sharing: dict[int, list[str]] = {}
     for project, vnid in cluster.items():
         sharing.setdefault(vnid, []).append(nodes[project])
@@ -115,9 +115,9 @@ def test_attack_packets_arrive_exactly_where_the_model_allows(cluster: PacketWor
     for number, (desired, is_first) in enumerate(shuffled()[WITH_SERVICES:]):
         vnids = assign_vnids(cluster, desired)
         adversary.attack(f"cluster {number} of seed {SEED}: {vnids}", vnids, with_forged=is_first)
-        assert not adversary.differences, told(adversary)
+        assert not adversary.differences, findings_text(adversary)
     adversary.listen(LAST_LOOK_SECONDS)
-    assert not adversary.differences, told(adversary)
+    assert not adversary.differences, findings_text(adversary)
     assert adversary.overruns() == overruns
 
 
@@ -131,9 +131,9 @@ def test_attack_packets_arrive_exactly_where_the_model_allows_with_services(
         vnids = assign_vnids(cluster, desired, offers)
         title = f"cluster {number} of seed {SEED} with services: {vnids}"
         adversary.attack(title, vnids, offers.all, with_forged=is_first)
-        assert not adversary.differences, told(adversary)
+        assert not adversary.differences, findings_text(adversary)
     adversary.listen(LAST_LOOK_SECONDS)
-    assert not adversary.differences, told(adversary)
+    assert not adversary.differences, findings_text(adversary)
     assert adversary.overruns() == overruns
 
 
@@ -171,7 +171,7 @@ def test_attack_packets_detect_every_mutant(
     vnids = assign_vnids(cluster, SOME, offers)
     called = offers.all if mutant in SERVICE_MUTANTS else ()
     adversary.attack("whole", vnids, called, MANY_CALLS)
-    assert not adversary.differences, told(adversary)
+    assert not adversary.differences, findings_text(adversary)
     before = {node: cluster.flows(node) for node in cluster.nodes}
     with mutated(cluster, mutant):
         wait_until(lambda: all(cluster.flows(node) != before[node] for node in before), "the mutant")
@@ -179,7 +179,7 @@ def test_attack_packets_detect_every_mutant(
         adversary.attack(mutant, vnids, called, MANY_CALLS)
         adversary.listen(LAST_LOOK_SECONDS)
     assert any(line.startswith((MUTANTS | SERVICE_MUTANTS)[mutant].detected_by) for line in adversary.differences), (
-        told(adversary)
+        findings_text(adversary)
     )
     wait_until(lambda: all(cluster.has_flows(node, flows) for node, flows in before.items()), "no mutant")
 
@@ -191,11 +191,11 @@ def test_attack_packets_detect_stale_flows_after_vnid_changes(
     with mutated(cluster, mutant):
         wait_until(lambda: all(map(cluster.network_ready, cluster.nodes)), "the daemons")
         adversary.attack("before", assign_vnids(cluster, SOME))
-        assert not adversary.differences, told(adversary)
+        assert not adversary.differences, findings_text(adversary)
         adversary.attack("after", assign_vnids(cluster, OTHERS))
     detected_by = STALE_FLOW_MUTANTS[mutant].detected_by
-    assert any(line.startswith(detected_by) for line in adversary.differences), told(adversary)
+    assert any(line.startswith(detected_by) for line in adversary.differences), findings_text(adversary)
     adversary.differences.clear()
     wait_until(lambda: all(map(cluster.network_ready, cluster.nodes)), "the daemons")
     adversary.attack("whole", assign_vnids(cluster, SOME))
-    assert not adversary.differences, told(adversary)
+    assert not adversary.differences, findings_text(adversary)

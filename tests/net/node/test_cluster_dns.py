@@ -66,7 +66,7 @@ def cluster() -> Iterator[PacketWorld]:
             GATEWAYS[planned_pod.node] = str(running.gateway(planned_pod.node))
             assert running.add(planned_pod).nameserver == GATEWAYS[planned_pod.node]
         running.call_api(lambda client: client.create(web("red", ADDRESS)))
-        wait_until(lambda: asked(running, "red-a", WEB) == [ADDRESS], "the service to be known")
+        wait_until(lambda: resolve(running, "red-a", WEB) == [ADDRESS], "the service to be known")
         yield running
 
 
@@ -75,7 +75,9 @@ def web(namespace: str, address: str) -> Service:
     return default(Service(metadata=ObjectMeta(name="web", namespace=namespace), spec=spec))
 
 
-def asked(cluster: PacketWorld, pod_name: str, name: str, *, tcp: bool = False, seconds: float = SECONDS) -> list[str]:
+def resolve(
+    cluster: PacketWorld, pod_name: str, name: str, *, tcp: bool = False, seconds: float = SECONDS
+) -> list[str]:
     """The addresses that a pod, or a node, is told at its gateway, or the code that says why there are none.
 
     Raises what a resolver raises.
@@ -93,21 +95,21 @@ def asked(cluster: PacketWorld, pod_name: str, name: str, *, tcp: bool = False, 
 
 @pytest.mark.parametrize("tcp", [False, True])
 def test_names_resolve_only_in_their_own_project(cluster: PacketWorld, tcp: bool) -> None:
-    assert asked(cluster, "red-a", WEB, tcp=tcp) == [ADDRESS]
-    assert asked(cluster, "red-b", WEB, tcp=tcp) == [ADDRESS]
-    assert asked(cluster, "blue-a", WEB, tcp=tcp) == ["NXDOMAIN"]
+    assert resolve(cluster, "red-a", WEB, tcp=tcp) == [ADDRESS]
+    assert resolve(cluster, "red-b", WEB, tcp=tcp) == [ADDRESS]
+    assert resolve(cluster, "blue-a", WEB, tcp=tcp) == ["NXDOMAIN"]
 
 
 def test_global_project_and_node_resolve_all_names(cluster: PacketWorld) -> None:
     for pod_name in ("boss", "node-1", "node-2"):
-        assert asked(cluster, pod_name, WEB) == [ADDRESS]
+        assert resolve(cluster, pod_name, WEB) == [ADDRESS]
 
 
 def test_dns_answers_follow_changes_at_once(cluster: PacketWorld) -> None:
     cluster.call_api(lambda client: client.create(web("blue", "172.30.7.8")))
-    wait_until(lambda: asked(cluster, "blue-a", "web.blue.svc.cluster.local") == ["172.30.7.8"], "the new service")
+    wait_until(lambda: resolve(cluster, "blue-a", "web.blue.svc.cluster.local") == ["172.30.7.8"], "the new service")
     cluster.call_api(lambda client: client.delete(Service, "web", "blue"))
-    wait_until(lambda: asked(cluster, "blue-a", "web.blue.svc.cluster.local") == ["NXDOMAIN"], "its end")
+    wait_until(lambda: resolve(cluster, "blue-a", "web.blue.svc.cluster.local") == ["NXDOMAIN"], "its end")
 
 
 def test_dns_flood_of_one_pod_leaves_capacity_for_others(cluster: PacketWorld) -> None:
@@ -133,25 +135,25 @@ def test_dns_flood_of_one_pod_leaves_capacity_for_others(cluster: PacketWorld) -
 
 def is_answered(cluster: PacketWorld) -> bool:
     with contextlib.suppress(dns.exception.Timeout):
-        return asked(cluster, "red-a", WEB) == [ADDRESS]
+        return resolve(cluster, "red-a", WEB) == [ADDRESS]
     return False
 
 
 def test_dns_works_without_the_master_even_after_a_daemon_restart(cluster: PacketWorld) -> None:
     restart(cluster)
     wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
-    wait_until(lambda: WEB.partition(".")[0] in kept(cluster), "names to be kept")
+    wait_until(lambda: WEB.partition(".")[0] in stored_names(cluster), "names to be kept")
     cluster.kill("master")
-    assert told(cluster)
+    assert project_resolves_name(cluster)
     restart(cluster)
-    wait_until(lambda: told(cluster), "names as they were kept")
+    wait_until(lambda: project_resolves_name(cluster), "names as they were kept")
     cluster.start("master")
     wait_until(cluster.master_answers, "the master")
     wait_until(lambda: cluster.network_ready("node-1"), "the network")
-    assert told(cluster)
+    assert project_resolves_name(cluster)
 
 
-def kept(cluster: PacketWorld) -> str:
+def stored_names(cluster: PacketWorld) -> str:
     path = cluster.nodes["node-1"].root / "sdn" / "names.json"
     return path.read_text() if path.exists() else ""
 
@@ -161,11 +163,11 @@ def restart(cluster: PacketWorld) -> None:
     cluster.start("node-1 sdn")
 
 
-def told(cluster: PacketWorld) -> bool:
+def project_resolves_name(cluster: PacketWorld) -> bool:
     """Whether its project knows the name; TCP, which says at once when nobody listens. No other project ever does."""
     try:
-        known = asked(cluster, "red-a", WEB, tcp=True) == [ADDRESS]
-        assert asked(cluster, "blue-a", WEB, tcp=True) in (["NXDOMAIN"], ["SERVFAIL"])
+        known = resolve(cluster, "red-a", WEB, tcp=True) == [ADDRESS]
+        assert resolve(cluster, "blue-a", WEB, tcp=True) in (["NXDOMAIN"], ["SERVFAIL"])
     except OSError:
         return False
     return known

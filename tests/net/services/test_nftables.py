@@ -89,31 +89,31 @@ async def services(node: Node) -> AsyncIterator[NftablesBackend]:
     nft.close()
 
 
-PLACES = {"cluster IP": (CLUSTER_IP, 80), "node port": (NODE, NODE_PORT), "outside IP": (OUTSIDE_IP, 80)}
+FRONTENDS = {"cluster IP": (CLUSTER_IP, 80), "node port": (NODE, NODE_PORT), "outside IP": (OUTSIDE_IP, 80)}
 KINDS = {"TCP": (Protocol.TCP, socket.SOCK_STREAM), "UDP": (Protocol.UDP, UDP)}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("frontend", FRONTENDS)
 async def test_node_reaches_every_endpoint_at_every_frontend(
-    node: Node, services: NftablesBackend, place: str, kind: str
+    node: Node, services: NftablesBackend, frontend: str, kind: str
 ) -> None:
     protocol, sock = KINDS[kind]
     await services.sync(CONFIG, [web(*HERE, *THERE, protocol=protocol)])
-    replies = [call(node.node, *PLACES[place], sock) for _ in range(80)]
+    replies = [call(node.node, *FRONTENDS[frontend], sock) for _ in range(80)]
     count = Counter(reply.backend for reply in replies)
     assert sum((count[address] - 20) ** 2 / 20 for address in (*NEAR, *FAR)) < EVEN
     assert {service_reply.caller for service_reply in replies if service_reply.backend in FAR} == {GATEWAY}
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("place", ["node port", "outside IP"])
+@pytest.mark.parametrize("frontend", ["node port", "outside IP"])
 async def test_external_client_is_masqueraded_only_to_remote_endpoints(
-    node: Node, services: NftablesBackend, place: str, kind: str
+    node: Node, services: NftablesBackend, frontend: str, kind: str
 ) -> None:
     protocol, sock = KINDS[kind]
     await services.sync(CONFIG, [web(*HERE, *THERE, protocol=protocol)])
-    replies = [call(node.outside, *PLACES[place], sock) for _ in range(80)]
+    replies = [call(node.outside, *FRONTENDS[frontend], sock) for _ in range(80)]
     assert {reply.caller for reply in replies if reply.backend in NEAR} == {OUTSIDER}
     assert {service_reply.caller for service_reply in replies if service_reply.backend in FAR} == {GATEWAY}
     count = Counter(service_reply.backend for service_reply in replies)
@@ -173,34 +173,34 @@ async def test_udp_client_keeps_its_endpoint_after_a_change_to_local_traffic_pol
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("frontend", FRONTENDS)
 async def test_service_without_endpoints_rejects_clients(
-    node: Node, services: NftablesBackend, place: str, kind: str
+    node: Node, services: NftablesBackend, frontend: str, kind: str
 ) -> None:
     protocol, sock = KINDS[kind]
     served, empty = web(*HERE, protocol=protocol), web(protocol=protocol)
-    callers = [node.node] if place == "cluster IP" else [node.node, node.outside]
+    callers = [node.node] if frontend == "cluster IP" else [node.node, node.outside]
     await services.sync(CONFIG, [served])
-    assert all(call(caller, *PLACES[place], sock).backend in NEAR for caller in callers)
+    assert all(call(caller, *FRONTENDS[frontend], sock).backend in NEAR for caller in callers)
     await services.update(CONFIG, ServicePortChange((served,), (empty,)))
     for caller in callers:
         # To a process that sends a datagram by itself the kernel says EPERM.
         with pytest.raises((ConnectionRefusedError, PermissionError)):
-            call(caller, *PLACES[place], sock)
+            call(caller, *FRONTENDS[frontend], sock)
     await services.update(CONFIG, ServicePortChange((empty,), (served,)))
-    assert all(call(caller, *PLACES[place], sock).backend in NEAR for caller in callers)
+    assert all(call(caller, *FRONTENDS[frontend], sock).backend in NEAR for caller in callers)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("frontend", FRONTENDS)
 async def test_pod_traffic_is_rejected_and_never_translated(
-    node: Node, services: NftablesBackend, place: str, kind: str
+    node: Node, services: NftablesBackend, frontend: str, kind: str
 ) -> None:
     protocol, sock = KINDS[kind]
     await services.sync(CONFIG, [web(*HERE, *THERE, protocol=protocol)])
-    assert call(node.node, *PLACES[place], sock).backend in {*NEAR, *FAR}
+    assert call(node.node, *FRONTENDS[frontend], sock).backend in {*NEAR, *FAR}
     with pytest.raises(ConnectionRefusedError):
-        call(node.pods, *PLACES[place], sock)
+        call(node.pods, *FRONTENDS[frontend], sock)
 
 
 async def test_node_is_rejected_at_unused_service_addresses(node: Node, services: NftablesBackend) -> None:

@@ -131,15 +131,15 @@ def test_fragmented_datagrams_arrive_and_leave_a_removed_endpoint(serving: Packe
     with inside(namespace):
         caller = socket.socket(type=socket.SOCK_DGRAM)
 
-    def asked(size: int = 4000) -> str:
+    def answering_pod(size: int = 4000) -> str:
         caller.send(bytes(size))
         return caller.recv(2048).decode().partition(" ")[0]
 
     with caller:
         caller.settimeout(SILENCE_SECONDS)
         caller.connect((service.spec.cluster_ip, 80))
-        first = asked(1)
-        assert {asked() for _ in range(5)} == {first}
+        first = answering_pod(1)
+        assert {answering_pod() for _ in range(5)} == {first}
         others = {"red-a", "red-b", "red-c"} - {first}
         left = min(others)
         serving.call_api(
@@ -148,7 +148,7 @@ def test_fragmented_datagrams_arrive_and_leave_a_removed_endpoint(serving: Packe
 
         def moved() -> bool:
             try:
-                return asked(1) == left
+                return answering_pod(1) == left
             except TimeoutError:
                 return False
 

@@ -24,11 +24,11 @@ IGNORES_SIGTERM = ("tail", "-f", "/dev/null")
 
 @dataclass(frozen=True, slots=True)
 class Dockerd:
-    """A dockerd without a network in a directory of its own; pulls go nowhere. `place` is what it is started by."""
+    """A dockerd without a network in a directory of its own; pulls go nowhere. `command_prefix` starts it."""
 
     root: Path
     flags: tuple[str, ...] = ()
-    place: tuple[str, ...] = ()
+    command_prefix: tuple[str, ...] = ()
 
     @property
     def socket(self) -> Path:
@@ -36,7 +36,7 @@ class Dockerd:
 
     def command(self) -> list[str]:
         return [
-            *self.place,
+            *self.command_prefix,
             "dockerd",
             f"--data-root={self.root}/data",
             f"--exec-root={self.root}/exec",

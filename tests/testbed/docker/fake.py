@@ -77,7 +77,7 @@ class FakeDocker(DockerClient):
         self.held: dict[str, _Held] = {}
         self.started: list[str] = []
         self.signals: list[tuple[str, str]] = []
-        self.asked: list[str] = []
+        self.pull_requests: list[str] = []
         self.executed: list[tuple[str, str]] = []
         self.programs: dict[str, int] = {}
         self.stuck: set[str] = set()
@@ -157,7 +157,7 @@ class FakeDocker(DockerClient):
 
     async def pull(self, name: str, credential: Credential | None = None) -> PullResult:
         self._ready()
-        self.asked.append(credential.username if credential is not None else "")
+        self.pull_requests.append(credential.username if credential is not None else "")
         if name in self.silent:
             await asyncio.Event().wait()
         accepted = self.passwords.get(name, credential)

@@ -54,11 +54,11 @@ async def so_often(caller: Caller, times: int) -> None:
     """Some calls at once."""
     turns = asyncio.Semaphore(AT_ONCE)
 
-    async def one() -> None:
+    async def limited_call() -> None:
         async with turns:
             await caller.call()
 
-    await asyncio.gather(*(one() for _ in range(times)))
+    await asyncio.gather(*(limited_call() for _ in range(times)))
 
 
 async def steadily(caller: Caller, each_second: int) -> None:

@@ -83,11 +83,11 @@ def create_service(cluster: PacketWorld, name: str, project: str, selector: dict
     meta = ObjectMeta(name=name, namespace=project)
     cluster.call_api(lambda client: client.create(Service(metadata=meta, spec=service_spec)))
 
-    def found() -> Service | None:
+    def with_cluster_ip() -> Service | None:
         service = cluster.call_api(lambda client: client.get(Service, name, project))
         return service if service.spec.cluster_ip else None
 
-    made = wait_until(found, f"the address of the service {name}")
+    made = wait_until(with_cluster_ip, f"the address of the service {name}")
     assert made is not None
     return made
 

@@ -68,12 +68,12 @@ def kill_during_docker_requests() -> None:
     def putrequest(self: Any, method: str, url: str, *words: Any, **more: Any) -> None:
         if "/create" in url:
             CREATED[:] = [url.partition("name=")[2]]
-        self.asked = "" if method == "GET" else f"sent {method} {url} {CREATED if '/start' in url else ''}"
+        self.operation = "" if method == "GET" else f"sent {method} {url} {CREATED if '/start' in url else ''}"
         put(self, method, url, *words, **more)
 
     def getresponse(self: Any, *words: Any, **more: Any) -> http.client.HTTPResponse:
-        if self.asked:
-            kill_once(self.asked)
+        if self.operation:
+            kill_once(self.operation)
         return get(self, *words, **more)
 
     http.client.HTTPConnection.putrequest = putrequest  # type: ignore[method-assign]

@@ -28,20 +28,20 @@ class NodePods:
     def status(self, pod: str) -> dict[str, Any]:
         return self.node.status(pod)
 
-    def rows(self, pod: str, kind: str = "containerStatuses") -> dict[str, dict[str, Any]]:
+    def statuses(self, pod: str, kind: str = "containerStatuses") -> dict[str, dict[str, Any]]:
         """Return the statuses of a pod's containers by name."""
         return {status["name"]: status for status in self.status(pod).get(kind, [])}
 
-    def row(self, pod: str) -> dict[str, Any]:
+    def first_status(self, pod: str) -> dict[str, Any]:
         """Return the status of a pod's first container, with an empty state if there is none."""
-        return next(iter(self.rows(pod).values()), {"state": {}})
+        return next(iter(self.statuses(pod).values()), {"state": {}})
 
     def waits(self, pod: str, reason: str, container: str = "") -> str:
         """Wait until a container waits for this reason, and return the message."""
 
         def message() -> str:
-            rows = self.rows(pod)
-            status = rows.get(container, {"state": {}}) if container else self.row(pod)
+            rows = self.statuses(pod)
+            status = rows.get(container, {"state": {}}) if container else self.first_status(pod)
             waiting = status["state"].get("waiting", {})
             return str(waiting.get("message", "") or " ") if waiting.get("reason") == reason else ""
 
@@ -55,17 +55,17 @@ class NodePods:
         for pod in pods:
             wait_until(lambda pod=pod: self.status(pod).get("phase") == phase, f"{pod} is {phase}")  # type: ignore[misc]
 
-    def until_told(self, pod: str, *expected: tuple[str, str, str]) -> None:
+    def until_events(self, pod: str, *expected: tuple[str, str, str]) -> None:
         """Wait for events of a pod: (type, reason, beginning of the message)."""
 
         def is_told(event: tuple[str, str, str]) -> bool:
-            actual = self.told(pod)
+            actual = self.events(pod)
             return any((kind, why) == event[:2] and words.startswith(event[2]) for kind, why, words, _ in actual)
 
         for event in expected:
             wait_until(lambda event=event: is_told(event), f"{event} is told of {pod}")  # type: ignore[misc]
 
-    def told(self, pod: str) -> list[tuple[str, str, str, str]]:
+    def events(self, pod: str) -> list[tuple[str, str, str, str]]:
         """Return the events of a pod: type, reason, message, part of the pod."""
         path = f"/api/v1/namespaces/default/events?fieldSelector=involvedObject.name%3D{pod}"
         return [
@@ -83,7 +83,7 @@ class NodePods:
 
     def inside(self, pod: str, command: str, container: str = "") -> str:
         """Run a line of shell in a container and return its output."""
-        status = self.rows(pod)[container] if container else self.row(pod)
+        status = self.statuses(pod)[container] if container else self.first_status(pod)
         return self.node.docker("exec", status["containerID"].removeprefix("docker://"), "sh", "-c", command)
 
     @contextmanager

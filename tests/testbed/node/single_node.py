@@ -32,16 +32,18 @@ _NUMBERS = count()
 class SingleNode:
     """A running node. A context manager; `agent` starts the agent, also again with other settings.
 
-    `docker` and `master` are additional flags of dockerd and of the master. `place` is a command that starts each
-    program in a network namespace, or empty.
+    `docker` and `master` are additional flags of dockerd and of the master. `command_prefix` is a command that starts
+    each program in a network namespace, or empty.
     """
 
-    def __init__(self, docker: tuple[str, ...] = (), master: tuple[str, ...] = (), place: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, docker: tuple[str, ...] = (), master: tuple[str, ...] = (), command_prefix: tuple[str, ...] = ()
+    ) -> None:
         self._master = master
         self.root = Path(f"/tmp/podone-{os.getpid()}-{next(_NUMBERS)}")
         self.state = self.root / "agent"
-        self.place = place
-        self._docker = Dockerd(self.root / "docker", docker, place)
+        self.command_prefix = command_prefix
+        self._docker = Dockerd(self.root / "docker", docker, command_prefix)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._reader = ApiReader(self.root / "admin")
 
@@ -142,13 +144,13 @@ class SingleNode:
         return done.stdout
 
     def _run_kubectl(self, *words: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-        command = [*self.place, "kubectl", f"--kubeconfig={self.root}/admin", *words]
+        command = [*self.command_prefix, "kubectl", f"--kubeconfig={self.root}/admin", *words]
         environment = {**os.environ, "HOME": str(self.root)}
         return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, env=environment)
 
     def read(self, path: str) -> dict[str, Any]:
         """Return the document at a path of the API, empty if there is none."""
-        if not self.place:
+        if not self.command_prefix:
             return self._reader.get(path)
         done = self._run_kubectl("get", "--raw", path)
         if "(NotFound)" in done.stderr:
@@ -223,7 +225,7 @@ class SingleNode:
 
     def _start(self, name: str, *flags: str) -> None:
         with (self.root / f"{Path(name).name}.log").open("ab") as log:
-            command = [*self.place, str(Path(sys.executable).parent / name), *flags]
+            command = [*self.command_prefix, str(Path(sys.executable).parent / name), *flags]
             self._running[name] = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     def _stop(self, name: str) -> None:

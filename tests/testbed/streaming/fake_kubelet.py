@@ -67,7 +67,7 @@ class FakeKubelet:
     """The node. `answer` is how it answers what is no conversation, `upgrades` whether it takes conversations."""
 
     port: int = 0
-    asked: list[ReceivedRequest] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     conversations: list[Connection] = field(default_factory=list)
     answer: Answer | None = None
     refusal: Answer | None = None
@@ -90,7 +90,7 @@ class FakeKubelet:
         caller = ",".join(f"{key}={value}" for key, value in names)
         upgrade = http.headers.get("Upgrade", "")
         body = b"" if upgrade else await http.read()
-        self.asked.append(
+        self.requests.append(
             ReceivedRequest(http.method, http.path, list(http.query.items()), MultiDict(http.headers), caller, body)
         )
         if upgrade and self.refusal is not None:

@@ -29,7 +29,7 @@ class Sdn:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.requests: list[tuple[str, dict[str, Any]]] = []
         self.status, self.reply = 200, json.dumps({**ATTACHMENT, "hostInterface": "veth1"})
 
 
@@ -40,7 +40,7 @@ def sdn(tmp_path: Path) -> Iterator[Sdn]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            spoken.asked.append((self.path, json.loads(body)))
+            spoken.requests.append((self.path, json.loads(body)))
             self.send_response(spoken.status)
             self.end_headers()
             self.wfile.write(spoken.reply.encode())
@@ -76,7 +76,7 @@ def test_cni_add_attaches_the_pod_of_its_arguments(sdn: Sdn) -> None:
         "ifname": "eth0",
         "runtime": "cni",
     }
-    assert sdn.asked == [("/ADD", {"sandbox": "abc", **desired})]
+    assert sdn.requests == [("/ADD", {"sandbox": "abc", **desired})]
     assert result == {
         "cniVersion": "1.0.0",
         "interfaces": [{"name": "veth1"}, {"name": "eth0", "mac": ATTACHMENT["mac"], "sandbox": "/run/netns/x"}],
@@ -92,12 +92,12 @@ def test_cni_result_of_older_versions_names_the_ip_family(sdn: Sdn) -> None:
 
 def test_cni_add_without_arguments_uses_the_configured_project(sdn: Sdn) -> None:
     answer({**CALL, "CNI_ARGS": ""}, configuration(sdn, project="blue"))
-    assert (sdn.asked[0][1]["namespace"], sdn.asked[0][1]["name"]) == ("blue", "abc")
+    assert (sdn.requests[0][1]["namespace"], sdn.requests[0][1]["name"]) == ("blue", "abc")
 
 
 def test_cni_del_needs_only_the_container_id(sdn: Sdn) -> None:
     assert answer({"CNI_COMMAND": "DEL", "CNI_CONTAINERID": "abc"}, configuration(sdn)) == {}
-    assert sdn.asked == [("/DEL", {"sandbox": "abc"})]
+    assert sdn.requests == [("/DEL", {"sandbox": "abc"})]
 
 
 def test_cni_error_of_the_daemon_is_returned_unchanged(sdn: Sdn) -> None:

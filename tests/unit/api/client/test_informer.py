@@ -28,18 +28,18 @@ class Script:
     def __init__(self) -> None:
         self.lists: list[dict[str, object]] = []
         self.watches: list[list[dict[str, object]]] = []
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.done = asyncio.Event()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         if "fieldSelector" in request.query:
-            self.asked.append("select")
+            self.requests.append("select")
             status = {"kind": "Status", "code": 400, "message": "field label not supported"}
             return web.json_response(status, status=400)
         if "watch" not in request.query:
-            self.asked.append("list")
+            self.requests.append("list")
             return web.json_response(self.lists.pop(0))
-        self.asked.append(f"watch {request.query['resourceVersion']}")
+        self.requests.append(f"watch {request.query['resourceVersion']}")
         stream = web.StreamResponse()
         await stream.prepare(request)
         if not self.watches:
@@ -91,7 +91,7 @@ async def test_informer_lists_once_and_resumes_its_watch(script: tuple[Script, C
         [{"type": "DELETED", "object": namespace("a", 10)}],
     ]
     mirror, states = await follow(server, client)
-    assert server.asked == ["list", "watch 5", "watch 9", "watch 10"]
+    assert server.requests == ["list", "watch 5", "watch 9", "watch 10"]
     assert states == [{"a"}, {"a", "b"}, {"b"}]
     assert mirror.synced
 
@@ -117,7 +117,7 @@ async def test_informer_lists_again_when_its_revision_expired(script: tuple[Scri
     }
     server.watches = [[{"type": "ERROR", "object": expired}]]
     mirror, states = await follow(server, client)
-    assert server.asked == ["list", "watch 5", "list", "watch 50"]
+    assert server.requests == ["list", "watch 5", "list", "watch 50"]
     assert states[-1] == {"b"}
     assert {name for _, name in mirror.items} == {"b"}
 
@@ -151,7 +151,7 @@ async def test_informer_filters_locally_when_the_server_rejects_its_field_select
     async with asyncio.timeout(10):
         await server.done.wait()
     task.cancel()
-    assert server.asked[:2] == ["select", "list"]
+    assert server.requests[:2] == ["select", "list"]
     assert {name for _, name in mirror.items} == {"mine"}
 
 
@@ -162,10 +162,10 @@ async def test_informer_without_local_filtering_never_syncs_when_its_selector_is
     mirror = Informer(client, Namespace, field_selector="spec.nodeName=mine")
     task = asyncio.create_task(mirror.run())
     async with asyncio.timeout(10):
-        while server.asked.count("select") < 2:
+        while server.requests.count("select") < 2:
             await asyncio.sleep(0)
     task.cancel()
-    assert set(server.asked) == {"select"}
+    assert set(server.requests) == {"select"}
     assert not mirror.synced
 
 

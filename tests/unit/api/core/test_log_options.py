@@ -15,42 +15,42 @@ SECOND = 1_700_000_000
 """2023-11-14T22:13:20Z."""
 
 
-def wish(query: str) -> PodLogOptions:
+def parse(query: str) -> PodLogOptions:
     return parse_log_options(parse_qs(query, keep_blank_values=True))
 
 
 def refusal(query: str) -> tuple[int, str]:
     with pytest.raises(InvalidLogOptions) as caught:
-        wish(query)
+        parse(query)
     return caught.value.status, str(caught.value)
 
 
 def test_log_options_default_to_the_whole_log() -> None:
-    assert wish("") == wish("container=web&pretty=1") == PodLogOptions()
+    assert parse("") == parse("container=web&pretty=1") == PodLogOptions()
 
 
 def test_log_options_parse_every_parameter() -> None:
-    assert wish("follow=true&previous=1&timestamps=true&stream=Stderr&limitBytes=7&sinceSeconds=9") == PodLogOptions(
+    assert parse("follow=true&previous=1&timestamps=true&stream=Stderr&limitBytes=7&sinceSeconds=9") == PodLogOptions(
         follow=True, previous=True, timestamps=True, stream="Stderr", limit_bytes=7, since_seconds=9
     )
-    assert wish("tailLines=0").tail_lines == 0
-    assert wish("stream=All&tailLines=5") == PodLogOptions(tail_lines=5)
+    assert parse("tailLines=0").tail_lines == 0
+    assert parse("stream=All&tailLines=5") == PodLogOptions(tail_lines=5)
 
 
 @pytest.mark.parametrize(
     ("text", "meant"), [("", True), ("yes", True), ("0", False), ("false", False), ("FALSE", False)]
 )
 def test_log_option_flag_is_true_unless_false_is_given(text: str, meant: bool) -> None:
-    assert wish(f"follow={text}").follow is meant
+    assert parse(f"follow={text}").follow is meant
 
 
 def test_log_option_given_twice_takes_the_first_value() -> None:
-    assert wish("tailLines=1&tailLines=2").tail_lines == 1
+    assert parse("tailLines=1&tailLines=2").tail_lines == 1
 
 
 @pytest.mark.parametrize(("query", "lines"), [("tail=3", 3), ("tail=all&tailLines=4", None), ("tail=&tailLines=4", 4)])
 def test_log_options_accept_the_old_name_of_tail_lines(query: str, lines: int | None) -> None:
-    assert wish(query).tail_lines == lines
+    assert parse(query).tail_lines == lines
 
 
 @pytest.mark.parametrize(
@@ -65,12 +65,12 @@ def test_log_options_accept_the_old_name_of_tail_lines(query: str, lines: int | 
     ],
 )
 def test_log_since_time_is_parsed_to_the_nanosecond(text: str, nanoseconds: int) -> None:
-    assert wish(f"sinceTime={text}").since_time == SECOND * NANOSECONDS + nanoseconds
+    assert parse(f"sinceTime={text}").since_time == SECOND * NANOSECONDS + nanoseconds
 
 
 @pytest.mark.parametrize("text", ["", "null"])
 def test_empty_log_since_time_means_the_beginning(text: str) -> None:
-    assert wish(f"sinceTime={text}").since_time == 0
+    assert parse(f"sinceTime={text}").since_time == 0
 
 
 def test_log_start_is_since_seconds_before_now_or_since_time() -> None:
@@ -130,7 +130,7 @@ def test_log_options_report_every_error() -> None:
 def test_any_log_since_time_is_parsed_as_written(moment: datetime, nanoseconds: int) -> None:
     seconds = int(moment.replace(microsecond=0, tzinfo=UTC).timestamp())
     text = f"{moment.strftime('%Y-%m-%dT%H:%M:%S')}.{moment.microsecond:06}{nanoseconds:03}Z"
-    actual = wish(f"sinceTime={text}").since_time
+    actual = parse(f"sinceTime={text}").since_time
     assert actual == seconds * NANOSECONDS + moment.microsecond * 1000 + nanoseconds
 
 

@@ -54,11 +54,11 @@ def test_node_addresses_are_validated(kind: str, address: str, *, refused: bool)
 
 
 def test_pod_addresses_are_validated() -> None:
-    def found(first: str, *more: str) -> list[str]:
+    def error_paths(first: str, *more: str) -> list[str]:
         status = PodStatus(pod_ip=first, pod_ips=tuple(PodIP(ip=address) for address in more))
         paths = [problem.path for problem in RULES[Pod].validate(Pod(metadata=ObjectMeta(name="p"), status=status))]
         return [path for path in paths if path.startswith("status")]
 
-    assert found("") == []
-    assert found("10.1.0.1", "10.1.0.1", "fd00::1") == []
-    assert found("127.0.0.1", "10.1.0.1", "::ffff:127.0.0.1") == ["status.podIP", "status.podIPs[1].ip"]
+    assert error_paths("") == []
+    assert error_paths("10.1.0.1", "10.1.0.1", "fd00::1") == []
+    assert error_paths("127.0.0.1", "10.1.0.1", "::ffff:127.0.0.1") == ["status.podIP", "status.podIPs[1].ip"]

@@ -25,7 +25,7 @@ def container(fields: dict[str, Any]) -> Container:
     return default(obj).spec.containers[0]
 
 
-def told(fields: dict[str, Any], **spec: Any) -> list[str]:
+def error_messages(fields: dict[str, Any], **spec: Any) -> list[str]:
     return [str(problem).removeprefix("spec.containers[0].") for problem in decode(Pod, pod(fields, **spec))[1]]
 
 
@@ -103,22 +103,22 @@ def test_probe_defaults_are_set_once() -> None:
     ],
 )
 def test_invalid_probe_is_rejected_with_a_message(probe: dict[str, Any], words: str) -> None:
-    assert told({"livenessProbe": probe}) == [words]
+    assert error_messages({"livenessProbe": probe}) == [words]
 
 
 def test_probe_host_is_accepted_for_host_network_pods_only() -> None:
     tcp = {"livenessProbe": {"tcpSocket": {"port": 1, "host": "10.0.0.1"}}}
     hook = {"lifecycle": {"preStop": {"httpGet": {"port": 1, "host": "10.0.0.1"}}}}
-    assert told({**tcp, **hook}, hostNetwork=True) == []
-    assert [message.partition(":")[0] for message in told({**tcp, **hook})] == [
+    assert error_messages({**tcp, **hook}, hostNetwork=True) == []
+    assert [message.partition(":")[0] for message in error_messages({**tcp, **hook})] == [
         "livenessProbe.tcpSocket.host",
         "lifecycle.preStop.httpGet.host",
     ]
 
 
 def test_readiness_probe_accepts_success_threshold_and_no_grace_period() -> None:
-    assert told({"readinessProbe": {**HTTP, "successThreshold": 2}}) == []
-    assert told({"readinessProbe": {**HTTP, "terminationGracePeriodSeconds": 5}}) == [
+    assert error_messages({"readinessProbe": {**HTTP, "successThreshold": 2}}) == []
+    assert error_messages({"readinessProbe": {**HTTP, "terminationGracePeriodSeconds": 5}}) == [
         "readinessProbe.terminationGracePeriodSeconds: is 5; a readinessProbe ends no container; leave this out"
     ]
 
@@ -143,12 +143,12 @@ def test_readiness_probe_accepts_success_threshold_and_no_grace_period() -> None
     ],
 )
 def test_invalid_lifecycle_hook_is_rejected_with_a_message(lifecycle: dict[str, Any], words: str) -> None:
-    assert told({"lifecycle": lifecycle}) == [words]
+    assert error_messages({"lifecycle": lifecycle}) == [words]
 
 
 def test_sleep_hook_is_limited_by_the_pods_grace_period() -> None:
     hook = {"lifecycle": {"preStop": {"sleep": {"seconds": 5}}}}
-    assert told(hook, terminationGracePeriodSeconds=5) == []
-    assert told(hook, terminationGracePeriodSeconds=4)[0].endswith(
+    assert error_messages(hook, terminationGracePeriodSeconds=5) == []
+    assert error_messages(hook, terminationGracePeriodSeconds=4)[0].endswith(
         "0 to 4 seconds, the pod's terminationGracePeriodSeconds, are accepted"
     )

@@ -57,14 +57,14 @@ def test_exhausted_service_network_is_reported() -> None:
         given(service("more"), others, cursors)
 
 
-WISHES = [
+REQUESTED_PORTS = [
     ({"clusterIP": "172.30.0.5"}, "172.30.0.5"),
     ({"clusterIP": "None"}, "None"),
     ({"type": "ExternalName", "externalName": "example.org", "ports": []}, ""),
 ]
 
 
-@pytest.mark.parametrize(("spec", "address"), WISHES, ids=str)
+@pytest.mark.parametrize(("spec", "address"), REQUESTED_PORTS, ids=str)
 def test_service_may_request_a_cluster_ip_or_none(spec: dict[str, Any], address: str) -> None:
     assert given(service(**spec))[0].spec.cluster_ip == address
 
@@ -190,14 +190,14 @@ def test_service_type_change_removes_fields_of_the_old_type() -> None:
     balanced = replace(old, status=ServiceStatus(LoadBalancerStatus((LoadBalancerIngress(ip="172.29.0.1"),))))
     assert [
         load_balancer_ingress.ip
-        for load_balancer_ingress in kept(after(balanced, {"selector": {"a": "b"}})).status.load_balancer.ingress
+        for load_balancer_ingress in accepted(after(balanced, {"selector": {"a": "b"}})).status.load_balancer.ingress
     ] == ["172.29.0.1"]
-    same = kept(after(balanced, {"ports": [{"port": 81}]}))
+    same = accepted(after(balanced, {"ports": [{"port": 81}]}))
     numbers = (same.spec.ports[0].node_port, same.spec.health_check_node_port)
     assert numbers == (old.spec.ports[0].node_port, old.spec.health_check_node_port)
-    other = kept(after(balanced, {"externalTrafficPolicy": "Cluster"}))
+    other = accepted(after(balanced, {"externalTrafficPolicy": "Cluster"}))
     assert other.spec.health_check_node_port == 0
-    inside = kept(after(balanced, {"type": "ClusterIP", "sessionAffinity": "None"}))
+    inside = accepted(after(balanced, {"type": "ClusterIP", "sessionAffinity": "None"}))
     assert inside.status.load_balancer.ingress == ()
     assert inside.spec.session_affinity_config is None
     assert inside.spec.health_check_node_port == 0
@@ -205,7 +205,7 @@ def test_service_type_change_removes_fields_of_the_old_type() -> None:
     assert after(balanced, {"loadBalancerClass": "example.org/a"}) == ["spec.loadBalancerClass"]
 
 
-def kept(result: Service | list[str]) -> Service:
+def accepted(result: Service | list[str]) -> Service:
     assert isinstance(result, Service), result
     return result
 

@@ -44,14 +44,16 @@ ISSUER = TokenSigner(ec.generate_private_key(ec.SECP256R1()))
 ROBOT = ServiceAccount(metadata=meta("robot", namespace="red"))
 
 
-def asked(bound: BoundObjectReference | None = None, **spec: Any) -> TokenRequest:
+def token_request(bound: BoundObjectReference | None = None, **spec: Any) -> TokenRequest:
     return TokenRequest(spec=TokenRequestSpec(bound_object_ref=bound, **spec))
 
 
 def test_token_carries_subject_and_audience() -> None:
     web = pod("web")
     reference = BoundObjectReference(kind="Pod", api_version="v1", name="web", uid=web.metadata.uid)
-    token = ISSUER.sign(service_account_tokens.token_claims(ROBOT, asked(reference, audiences=("vault",)), web, NOW))
+    token = ISSUER.sign(
+        service_account_tokens.token_claims(ROBOT, token_request(reference, audiences=("vault",)), web, NOW)
+    )
     actual = ISSUER.verify(token, NOW)
     assert service_account_tokens.user_from_claims(actual).name == "system:serviceaccount:red:robot"
     assert service_account_tokens.bound_objects(actual) == [
@@ -63,7 +65,7 @@ def test_token_carries_subject_and_audience() -> None:
 
 
 def test_token_expires() -> None:
-    token = ISSUER.sign(service_account_tokens.token_claims(ROBOT, asked(expiration_seconds=600), None, NOW))
+    token = ISSUER.sign(service_account_tokens.token_claims(ROBOT, token_request(expiration_seconds=600), None, NOW))
     assert ISSUER.verify(token, NOW + datetime.timedelta(seconds=599))
     with pytest.raises(Refused, match="expired"):
         ISSUER.verify(token, NOW + datetime.timedelta(seconds=600))
@@ -72,7 +74,7 @@ def test_token_expires() -> None:
 def test_token_signed_by_another_key_is_rejected() -> None:
     other = TokenSigner(ec.generate_private_key(ec.SECP256R1()))
     with pytest.raises(Refused, match="is not signed by this server"):
-        ISSUER.verify(other.sign(service_account_tokens.token_claims(ROBOT, asked(), None, NOW)), NOW)
+        ISSUER.verify(other.sign(service_account_tokens.token_claims(ROBOT, token_request(), None, NOW)), NOW)
 
 
 @given(st.text(max_size=60) | st.lists(st.text("aB0-_", max_size=9), min_size=3, max_size=3).map(".".join))
@@ -82,17 +84,17 @@ def test_arbitrary_text_is_rejected_as_token(text: str) -> None:
 
 
 def test_token_with_incomplete_claims_is_rejected() -> None:
-    good = service_account_tokens.token_claims(ROBOT, asked(), None, NOW)
+    good = service_account_tokens.token_claims(ROBOT, token_request(), None, NOW)
     for private in (None, {}, {"namespace": "red"}, {"namespace": "red", "serviceaccount": {"name": "robot"}}):
         with pytest.raises(Refused):
             ISSUER.verify(ISSUER.sign({**good, service_account_tokens.KUBERNETES_CLAIM: private}), NOW)
 
 
 WRONG = [
-    (asked(expiration_seconds=599), None),
-    (asked(BoundObjectReference(kind="Service", api_version="v1", name="web", uid="u")), None),
-    (asked(BoundObjectReference(kind="Pod", api_version="v1", name="web", uid="u")), None),
-    (asked(BoundObjectReference(kind="Pod", api_version="v1", name="web", uid="another")), pod("web")),
+    (token_request(expiration_seconds=599), None),
+    (token_request(BoundObjectReference(kind="Service", api_version="v1", name="web", uid="u")), None),
+    (token_request(BoundObjectReference(kind="Pod", api_version="v1", name="web", uid="u")), None),
+    (token_request(BoundObjectReference(kind="Pod", api_version="v1", name="web", uid="another")), pod("web")),
 ]
 
 

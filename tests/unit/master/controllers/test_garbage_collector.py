@@ -25,7 +25,7 @@ from tests.unit.master.examples import THEN, meta
 MOST_PASSES = 50
 
 
-def item(words: str) -> ConfigMap:
+def config_map(words: str) -> ConfigMap:
     """`NAME[!FINALIZER] [OWNER ...]`: with a `!` it is deleted; an owner with a `*` is not held up by it."""
     head, *owners = words.split()
     name, deleted, finalizer = head.partition("!")
@@ -53,11 +53,11 @@ def shown(actual: Object) -> str:
 
 def written(*objects: str) -> list[str]:
     """`+` the object as it is left, `-` what ends and with which policy."""
-    return _lines([item(words) for words in objects])
+    return _lines([config_map(words) for words in objects])
 
 
 def _lines(objects: Sequence[Object]) -> list[str]:
-    writes = list(reconcile(objects, lambda owner, _: owner.kind == "ConfigMap", _told))
+    writes = list(reconcile(objects, lambda owner, _: owner.kind == "ConfigMap", _cross_namespace_event))
     return [
         f"- {write.object.metadata.name} {write.policy}" if isinstance(write, Delete) else f"+ {shown(write.object)}"
         for write in writes
@@ -67,7 +67,7 @@ def _lines(objects: Sequence[Object]) -> list[str]:
     ]
 
 
-def _told(obj: Object, owner: OwnerReference) -> Create:
+def _cross_namespace_event(obj: Object, owner: OwnerReference) -> Create:
     return invalid_owner_namespace(obj, owner, parse_time(THEN) or datetime.datetime.min)
 
 
@@ -119,7 +119,7 @@ def test_owner_reference_matches_namespace_kind_name_and_uid(
     owner = ConfigMap(metadata=meta("a", namespace=namespace, finalizers=finalizers, deletion_timestamp=deleted))
     rows = (OwnerReference(api_version="v1", block_owner_deletion=True, **(OWNER | fields)),)
     dependent = ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))
-    writes = list(reconcile([owner, dependent], lambda *_: True, _told))
+    writes = list(reconcile([owner, dependent], lambda *_: True, _cross_namespace_event))
     ends = Delete(dependent) in writes
     goes_on = any(isinstance(write, Update) and write.before is owner for write in writes)
     if is_owner:
@@ -143,22 +143,22 @@ def test_cluster_scoped_object_with_a_namespaced_owner_is_kept() -> None:
     owner = ConfigMap(metadata=meta("a", namespace="red", finalizers=(FOREGROUND,), deletion_timestamp=THEN))
     rows = (OwnerReference(api_version="v1", block_owner_deletion=True, **OWNER),)
     dependent = Namespace(metadata=meta("b", owner_references=rows))
-    writes = list(reconcile([owner, dependent], owner_is_resolvable, _told))
+    writes = list(reconcile([owner, dependent], owner_is_resolvable, _cross_namespace_event))
     assert [write.object.metadata.name for write in writes] == ["a"]
-    assert list(reconcile([dependent], owner_is_resolvable, _told)) == []
+    assert list(reconcile([dependent], owner_is_resolvable, _cross_namespace_event)) == []
     inside = ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))
-    assert list(reconcile([inside], owner_is_resolvable, _told)) == [Delete(inside)]
+    assert list(reconcile([inside], owner_is_resolvable, _cross_namespace_event)) == [Delete(inside)]
 
 
 @given(st.lists(st.sets(st.integers(0, 5), max_size=3), min_size=1, max_size=6))
 def test_foreground_deletion_always_completes(owners: list[set[int]]) -> None:
     """Also in circles. What does not descend from it is left as it is, and nobody keeps an owner that is gone."""
     rows = {str(n): [str(owner) for owner in sorted(actual) if owner < len(owners)] for n, actual in enumerate(owners)}
-    objects = {name: item(" ".join([name, *owner_names])) for name, owner_names in rows.items()}
+    objects = {name: config_map(" ".join([name, *owner_names])) for name, owner_names in rows.items()}
     unrelated = {name: objects[name] for name in rows if "0" not in _above(name, rows)}
     objects["0"] = _ended(objects["0"], "Foreground")
     for _ in range(MOST_PASSES):
-        writes = list(reconcile(list(objects.values()), lambda *_: True, _told))
+        writes = list(reconcile(list(objects.values()), lambda *_: True, _cross_namespace_event))
         for write in writes:
             left = _ended(write.object, write.policy) if isinstance(write, Delete) else write.object
             assert isinstance(left, ConfigMap)
@@ -171,9 +171,7 @@ def test_foreground_deletion_always_completes(owners: list[set[int]]) -> None:
     assert "0" not in objects
     assert {name: objects[name] for name in unrelated} == unrelated
     assert {
-        owner_reference.name
-        for config_map in objects.values()
-        for owner_reference in config_map.metadata.owner_references
+        owner_reference.name for obj in objects.values() for owner_reference in obj.metadata.owner_references
     } <= set(objects)
 
 

@@ -150,10 +150,10 @@ def test_identity_fields_are_owned_by_no_manager() -> None:
 
 
 NAMES = st.sampled_from(["a", "b", "c"])
-WISHES = st.dictionaries(NAMES, st.sampled_from(["1", "2"]), max_size=3)
+FIELD_VALUES = st.dictionaries(NAMES, st.sampled_from(["1", "2"]), max_size=3)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["m1", "m2"]), WISHES), max_size=6))
+@given(st.lists(st.tuples(st.sampled_from(["m1", "m2"]), FIELD_VALUES), max_size=6))
 def test_any_sequence_of_forced_applies_yields_the_owners_values(writes: list[tuple[str, dict[str, str]]]) -> None:
     document: dict[str, Any] = {}
     owners: tuple[FieldManager, ...] = ()

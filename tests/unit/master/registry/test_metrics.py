@@ -56,11 +56,11 @@ class Nodes:
 
     def __init__(self) -> None:
         self.said: dict[str, bytes] = {}
-        self.asked: list[str] = []
+        self.requested_nodes: list[str] = []
 
     async def get(self, node: str, path: str, seconds: float = 10.0) -> bytes:
         assert (path, seconds < 10) == (SUMMARY_PATH, True)
-        self.asked.append(node)
+        self.requested_nodes.append(node)
         await asyncio.sleep(0)
         if node not in self.said:
             raise NotReady(f"node {node}: no answer")
@@ -135,7 +135,7 @@ async def test_unresponsive_node_is_omitted_and_not_queried_again_at_once(door: 
     assert names(await door.get("nodes")) == ["near"]
     assert names(await door.get("pods")) == ["web"]
     assert await door.refused("nodes/far") == 404
-    assert sorted(door.nodes.asked) == ["far", "near"]
+    assert sorted(door.nodes.requested_nodes) == ["far", "near"]
 
 
 async def test_node_with_invalid_metrics_is_omitted(door: Door) -> None:
@@ -153,14 +153,14 @@ async def test_node_without_metrics_yet_is_omitted(door: Door) -> None:
 async def test_concurrent_metrics_requests_share_one_query(door: Door) -> None:
     await asyncio.gather(*(door.get("nodes/near") for _ in range(20)))
     await door.get("namespaces/red/pods/web")
-    assert door.nodes.asked == ["near"]
+    assert door.nodes.requested_nodes == ["near"]
 
 
 async def test_metrics_cache_expires(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "CACHE_SECONDS", 0.0)
     await door.get("nodes/near")
     await door.get("nodes/near")
-    assert door.nodes.asked == ["near", "near"]
+    assert door.nodes.requested_nodes == ["near", "near"]
     async with asyncio.timeout(10):
         while door._metrics._cache:
             await asyncio.sleep(0)

@@ -145,7 +145,7 @@ def test_cpu_autoscaler_converts_without_annotations() -> None:
     assert V1.to_stored(msgspec.structs.replace(plain, spec=other)).spec.metrics == (cpu_utilization_metric(80),)
 
 
-PLACES = st.none() | st.sampled_from(["n1", "n2"])
+NODE_NAMES = st.none() | st.sampled_from(["n1", "n2"])
 SLICES = st.builds(
     EndpointSlice,
     metadata=st.just(meta("s", namespace="red")),
@@ -155,8 +155,8 @@ SLICES = st.builds(
             Endpoint,
             addresses=st.just(("10.1.0.2",)),
             conditions=st.builds(EndpointConditions, ready=st.none() | st.booleans()),
-            node_name=PLACES,
-            zone=PLACES,
+            node_name=NODE_NAMES,
+            zone=NODE_NAMES,
             deprecated_topology=st.dictionaries(st.sampled_from(["rack", "row"]), TEXT, max_size=2),
         ),
         max_size=2,

@@ -91,7 +91,7 @@ async def test_image_back_off_message_includes_the_last_failure() -> None:
         ("BackOff", 'Back-off pulling image "nowhere"'),
         ("Failed", "Error: ImagePullBackOff"),
     ]
-    assert docker.asked == [""], "one request"
+    assert docker.pull_requests == [""], "one request"
 
 
 async def test_unavailable_registry_has_its_own_reason() -> None:
@@ -116,4 +116,4 @@ async def test_local_image_replaces_an_unavailable_registry_and_not_a_rejecting_
         missing = await images.ensure_present(container, (), no_wait)
         assert isinstance(missing, ImageUnavailable)
         assert missing.reason == reason
-    assert len(docker.asked) == 2
+    assert len(docker.pull_requests) == 2

@@ -237,7 +237,7 @@ async def test_image_pull_tries_the_pods_credentials_and_then_none(tmp_path: Pat
         host.docker.passwords["r.io/a:1"] = Credential("him", "other")
         host.objects.put(secret)
         await host.live(pod, lambda: any(reason == "Failed" for reason, _, _ in host.recorded_events))
-        assert host.docker.asked == ["him", ""]
+        assert host.docker.pull_requests == ["him", ""]
         state = host.status.container_statuses[0].state.waiting
         assert state is not None
         assert state.reason in {"ErrImagePull", "ImagePullBackOff"}
@@ -358,11 +358,11 @@ async def test_missing_pause_image_is_pulled(tmp_path: Path) -> None:
         await host.live(HERE, lambda: ("FailedCreatePodSandBox", denied, "") in host.recorded_events)
         host.docker.pulls["pause"] = None
         await host.live(HERE, lambda: host.status.phase == "Running")
-        assert host.docker.asked == [""] * 2
-        host.docker.asked.clear()
+        assert host.docker.pull_requests == [""] * 2
+        host.docker.pull_requests.clear()
         await host.end("POD", 137)
         await host.live(HERE, lambda: host.restarts() == [1])
-        assert not host.docker.asked
+        assert not host.docker.pull_requests
 
 
 async def test_locally_built_pause_image_is_not_pulled() -> None:
@@ -370,7 +370,7 @@ async def test_locally_built_pause_image_is_not_pulled() -> None:
     docker.pulls[PAUSE_IMAGE] = None
     with pytest.raises(Gone):
         await create_container(docker, ContainerConfig(name="k8s_POD_web_red_0b7c_0", image=PAUSE_IMAGE, labels={}))
-    assert not docker.asked
+    assert not docker.pull_requests
 
 
 async def test_back_off_event_is_emitted_once_per_crash(tmp_path: Path) -> None:
@@ -415,7 +415,7 @@ async def test_terminating_pod_does_not_wait_for_its_image(tmp_path: Path, is_re
         worker = host.worker(pod)
         living = asyncio.create_task(host.run(worker))
         async with asyncio.timeout(10):
-            while not host.docker.asked:
+            while not host.docker.pull_requests:
                 await asyncio.sleep(0.01)
             if is_requested:
                 worker.update(replace(pod, metadata=deleted_metadata))

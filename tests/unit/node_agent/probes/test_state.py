@@ -142,7 +142,7 @@ def test_terminating_pod_runs_only_readiness_probes() -> None:
 
 PROBES = st.builds(probe, st.integers(1, 20), st.integers(0, 20), st.integers(1, 4), st.integers(1, 4))
 ONLY_ONE = st.builds(probe, st.integers(1, 20), st.integers(0, 20), st.integers(1, 4))
-WISHES = st.fixed_dictionaries({}, optional={STARTUP: ONLY_ONE, LIVENESS: ONLY_ONE, READINESS: PROBES})
+PROBE_SETS = st.fixed_dictionaries({}, optional={STARTUP: ONLY_ONE, LIVENESS: ONLY_ONE, READINESS: PROBES})
 ANSWERS = st.lists(st.one_of(st.booleans(), st.none()), max_size=30)
 
 
@@ -157,7 +157,7 @@ def test_readiness_equals_the_last_full_run_of_answers(probe: Probe, answers: li
     assert after(fresh({READINESS: probe}), READINESS, *answers).ready == expected
 
 
-@given(WISHES, ANSWERS, st.floats(0, 1), st.floats(0, 40), st.booleans())
+@given(PROBE_SETS, ANSWERS, st.floats(0, 1), st.floats(0, 40), st.booleans())
 def test_probe_schedule_is_never_too_early_too_often_or_out_of_order(
     probes: dict[str, Probe], answers: list[bool | None], jitter: float, agent_age: float, terminating: bool
 ) -> None:

@@ -20,21 +20,21 @@ VOLUMES = (
     "  volumes: [{name: e, emptyDir: {}}, {name: h, hostPath: {path: /srv}}, {name: c, configMap: {name: x}},"
     " {name: s, secret: {secretName: x}}, {name: d, downwardAPI: {}}, {name: p, projected: {}}]"
 )
-PLACE = "/pods/u/volumes/kubernetes.io~"
+POD_VOLUMES = "/pods/u/volumes/kubernetes.io~"
 
 BINDS = [
-    ("name: e", f"{PLACE}empty-dir/e:/m"),
-    ("name: e, readOnly: true", f"{PLACE}empty-dir/e:/m:ro"),
+    ("name: e", f"{POD_VOLUMES}empty-dir/e:/m"),
+    ("name: e, readOnly: true", f"{POD_VOLUMES}empty-dir/e:/m:ro"),
     ("name: h", "/srv:/m"),
     ("name: h, mountPropagation: HostToContainer", "/srv:/m:rslave"),
     ("name: h, mountPropagation: None", "/srv:/m"),
     ("name: h, mountPropagation: Bidirectional", "/srv:/m:rshared"),
     ("name: h, readOnly: true, recursiveReadOnly: IfPossible", "/srv:/m:ro"),
     ("name: h, readOnly: true, mountPropagation: HostToContainer", "/srv:/m:ro,rslave"),
-    ("name: c", f"{PLACE}configmap/c:/m:ro"),
-    ("name: s", f"{PLACE}secret/s:/m:ro"),
-    ("name: d", f"{PLACE}downward-api/d:/m:ro"),
-    ("name: p", f"{PLACE}projected/p:/m:ro"),
+    ("name: c", f"{POD_VOLUMES}configmap/c:/m:ro"),
+    ("name: s", f"{POD_VOLUMES}secret/s:/m:ro"),
+    ("name: d", f"{POD_VOLUMES}downward-api/d:/m:ro"),
+    ("name: p", f"{POD_VOLUMES}projected/p:/m:ro"),
     ("name: e, subPath: a/b", "/pods/u/volume-subpaths/e/main/0:/m"),
     ("name: c, subPathExpr: $(N)", "/pods/u/volume-subpaths/c/main/0:/m:ro"),
 ]
@@ -62,12 +62,12 @@ def test_unknown_volume_type_is_rejected() -> None:
 
 PARTS = [
     ("name: e, subPath: a/b",
-     SubPath(f"{PLACE}empty-dir/e", "a/b", "/pods/u/volume-subpaths/e/main/1", create_missing=True)),
+     SubPath(f"{POD_VOLUMES}empty-dir/e", "a/b", "/pods/u/volume-subpaths/e/main/1", create_missing=True)),
     ("name: h, subPath: x", SubPath("/srv", "x", "/pods/u/volume-subpaths/h/main/1", create_missing=True)),
     ("name: c, subPath: key",
-     SubPath(f"{PLACE}configmap/c", "key", "/pods/u/volume-subpaths/c/main/1", create_missing=False)),
+     SubPath(f"{POD_VOLUMES}configmap/c", "key", "/pods/u/volume-subpaths/c/main/1", create_missing=False)),
     ("name: e, subPathExpr: $(N)/$$(N)",
-     SubPath(f"{PLACE}empty-dir/e", "web/$(N)", "/pods/u/volume-subpaths/e/main/1", create_missing=True)),
+     SubPath(f"{POD_VOLUMES}empty-dir/e", "web/$(N)", "/pods/u/volume-subpaths/e/main/1", create_missing=True)),
 ]  # fmt: skip
 
 

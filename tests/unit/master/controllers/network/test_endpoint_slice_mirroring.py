@@ -34,7 +34,7 @@ def service(**spec: object) -> Service:
     return Service(metadata=meta("web", namespace="red"), spec=ServiceSpec(**spec))  # type: ignore[arg-type]
 
 
-def kept(writes: Iterable[WriteAction | Failed]) -> list[EndpointSlice]:
+def created_slices(writes: Iterable[WriteAction | Failed]) -> list[EndpointSlice]:
     """The slices that are made, as they are stored."""
     endpoint_slices = [
         write.object for write in writes if isinstance(write, Create) and isinstance(write.object, EndpointSlice)
@@ -54,7 +54,7 @@ def ready(endpoint_slice: EndpointSlice) -> list[tuple[str, bool | None]]:
 
 def test_each_endpoints_subset_has_a_slice() -> None:
     source = made(subset("10.1.0.2", waiting=("10.1.0.3",)), subset("10.1.0.4", port=SECURE), labels={"mine": "kept"})
-    first, second = kept(reconcile([service()], [source], []))
+    first, second = created_slices(reconcile([service()], [source], []))
     assert ready(first) == [("10.1.0.2", True), ("10.1.0.3", False)]
     assert (ready(second), second.ports[0].port) == ([("10.1.0.4", True)], 443)
     assert first.metadata.labels == {
@@ -68,7 +68,7 @@ def test_each_endpoints_subset_has_a_slice() -> None:
 
 
 def test_mirrored_slice_follows_its_endpoints() -> None:
-    old = kept(reconcile([service()], [made(subset("10.1.0.2"))], []))
+    old = created_slices(reconcile([service()], [made(subset("10.1.0.2"))], []))
     (write,) = reconcile([service()], [made(subset("10.1.0.9"))], old)
     assert isinstance(write, Update)
     assert isinstance(write.object, EndpointSlice)
@@ -79,7 +79,7 @@ def test_mirrored_slice_follows_its_endpoints() -> None:
 
 def test_endpoints_of_selector_services_are_not_mirrored() -> None:
     source = made(subset("10.1.0.2"))
-    old = kept(reconcile([service()], [source], []))
+    old = created_slices(reconcile([service()], [source], []))
     removed = ["- EndpointSlice web-0"]
     assert lines(reconcile([service(selector={"app": "web"})], [source], old)) == removed
     assert lines(reconcile([], [source], old)) == removed

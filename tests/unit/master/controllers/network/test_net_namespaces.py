@@ -135,10 +135,10 @@ def test_invalid_change_network_annotation_is_rejected(requested: str) -> None:
 
 
 NAMES = ("amber", "blue", "cyan", "default", "red")
-WISHES = ("", "", "global", "isolate", *(f"join:{name}" for name in NAMES))
+REQUESTS = ("", "", "global", "isolate", *(f"join:{name}" for name in NAMES))
 
 
-@given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(["make", "end", *WISHES])), max_size=25))
+@given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(["make", "end", *REQUESTS])), max_size=25))
 def test_projects_share_a_vnid_only_by_request(steps: list[tuple[str, str]]) -> None:
     """Whatever is asked in whatever order: of those who share a number, all but one have asked for it."""
     alive, net_namespaces, at = {"default"}, dict[str, NetNamespace](), AllocatorCursor()

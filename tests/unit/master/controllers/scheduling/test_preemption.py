@@ -29,7 +29,7 @@ def at(name: str, cpu: int, priority: int = 0, on: str = "a", **status: str) -> 
     return replace(made, spec=replace(made.spec, priority=priority), status=replace(made.status, **status))
 
 
-def found(new: Pod, pods: Iterable[Pod], *nodes: Node, budgets: tuple[PodDisruptionBudget, ...] = ()) -> list[str]:
+def preempt(new: Pod, pods: Iterable[Pod], *nodes: Node, budgets: tuple[PodDisruptionBudget, ...] = ()) -> list[str]:
     """The node, and the victims."""
     answer = preemption(new, cluster_view(nodes or (SMALL,), pods, (), budgets))
     return [] if answer is None else [answer.node, *sorted(victim.metadata.name for victim in answer.victims)]
@@ -45,39 +45,39 @@ def budget(name: str, allowed: int) -> PodDisruptionBudget:
 
 def test_preemption_selects_the_fewest_and_lowest_priority_victims() -> None:
     there = [at("low", 1), at("mid", 1, 5), at("big", 2, 3)]
-    assert found(at("new", 1, 10, on=""), there) == ["a", "low"]
-    assert found(at("new", 2, 10, on=""), there) == ["a", "big"]
-    assert found(at("new", 3, 10, on=""), there) == ["a", "big", "low"]
-    assert found(at("new", 4, 10, on=""), there) == ["a", "big", "low", "mid"]
+    assert preempt(at("new", 1, 10, on=""), there) == ["a", "low"]
+    assert preempt(at("new", 2, 10, on=""), there) == ["a", "big"]
+    assert preempt(at("new", 3, 10, on=""), there) == ["a", "big", "low"]
+    assert preempt(at("new", 4, 10, on=""), there) == ["a", "big", "low", "mid"]
 
 
 def test_preemption_needs_higher_priority_a_fit_and_a_preempting_policy() -> None:
     there = [at("one", 4, 5)]
-    assert found(at("new", 1, 6, on=""), there) == ["a", "one"]
-    assert found(at("new", 1, 5, on=""), there) == []
-    assert found(at("new", 5, 6, on=""), there) == []
+    assert preempt(at("new", 1, 6, on=""), there) == ["a", "one"]
+    assert preempt(at("new", 1, 5, on=""), there) == []
+    assert preempt(at("new", 5, 6, on=""), there) == []
     modest = at("new", 1, 6, on="")
-    assert found(replace(modest, spec=replace(modest.spec, preemption_policy="Never")), there) == []
+    assert preempt(replace(modest, spec=replace(modest.spec, preemption_policy="Never")), there) == []
     elsewhere = replace(modest, spec=replace(modest.spec, node_selector={"disk": "ssd"}))
-    assert found(elsewhere, there) == []
+    assert preempt(elsewhere, there) == []
 
 
 def test_preemption_selects_the_node_with_the_least_loss() -> None:
     nodes = (SMALL, node("b", capacity={"cpu": "4"}), node("c", capacity={"cpu": "4"}))
     there = [at("a1", 4, 7), at("b1", 2, 1, "b"), at("b2", 2, 1, "b"), at("c1", 4, 1, "c")]
-    assert found(at("new", 4, 9, on=""), there, *nodes) == ["c", "c1"]
-    assert found(at("new", 2, 9, on=""), there, *nodes)[0] in ("b", "c")
+    assert preempt(at("new", 4, 9, on=""), there, *nodes) == ["c", "c1"]
+    assert preempt(at("new", 2, 9, on=""), there, *nodes)[0] in ("b", "c")
     there[3] = at("c1", 4, 2, "c")
-    assert found(at("new", 4, 9, on=""), there, *nodes) == ["b", "b1", "b2"]
+    assert preempt(at("new", 4, 9, on=""), there, *nodes) == ["b", "b1", "b2"]
 
 
 def test_preemption_selects_pods_under_a_disruption_budget_last() -> None:
     there = [at("guarded", 2, 1), at("free", 2, 2)]
     new = at("new", 2, 9, on="")
-    assert found(new, there) == ["a", "guarded"]
-    assert found(new, there, budgets=(budget("guarded", 0),)) == ["a", "free"]
-    assert found(new, there, budgets=(budget("guarded", 1),)) == ["a", "guarded"]
-    assert found(at("new", 4, 9, on=""), there, budgets=(budget("guarded", 0),)) == ["a", "free", "guarded"]
+    assert preempt(new, there) == ["a", "guarded"]
+    assert preempt(new, there, budgets=(budget("guarded", 0),)) == ["a", "free"]
+    assert preempt(new, there, budgets=(budget("guarded", 1),)) == ["a", "guarded"]
+    assert preempt(at("new", 4, 9, on=""), there, budgets=(budget("guarded", 0),)) == ["a", "free", "guarded"]
 
 
 def pass_over(*pods: Pod) -> list[Action]:
