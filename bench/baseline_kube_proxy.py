@@ -28,7 +28,7 @@ def whole(ports: Iterable[ServicePortInfo]) -> str:
     return f"*nat\n{_HEAD}{chains}{_HOOKS}{_entries(served)}{''.join(map(_rules, served))}COMMIT\n"
 
 
-def one(ports: Sequence[ServicePortInfo], before: ServicePortInfo, after: ServicePortInfo) -> str:
+def changed(ports: Sequence[ServicePortInfo], before: ServicePortInfo, after: ServicePortInfo) -> str:
     """What it sends after a change: the chains of that service, and the list of all services."""
     gone = _endpoint_chains(before).keys() - _endpoint_chains(after).keys()
     ended = "".join(f":{chain} - [0:0]\n" for chain in gone)

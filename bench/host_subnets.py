@@ -99,11 +99,11 @@ async def _drop(client: Client, count: int) -> None:
 async def _all(requests: Sequence[Awaitable[object]]) -> None:
     gate = asyncio.Semaphore(CREATES_IN_FLIGHT)
 
-    async def one(request: Awaitable[object]) -> None:
+    async def limited(request: Awaitable[object]) -> None:
         async with gate:
             await request
 
-    await asyncio.gather(*map(one, requests))
+    await asyncio.gather(*map(limited, requests))
 
 
 def _peer(number: int) -> HostSubnet:

@@ -48,7 +48,7 @@ class Measurement:
         floor = self.floor_median
         return self.median / floor if floor else None
 
-    def row(self) -> tuple[str, ...]:
+    def columns(self) -> tuple[str, ...]:
         floor, ratio = self.floor_median, self.ratio
         return (
             self.what,
@@ -85,4 +85,4 @@ def _number(value: float) -> str:
 
 def show(figures: Sequence[Measurement]) -> str:
     """All of them as one table."""
-    return table(HEADS, [figure.row() for figure in figures])
+    return table(HEADS, [figure.columns() for figure in figures])

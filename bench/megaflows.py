@@ -58,13 +58,13 @@ def _listener(space: str) -> socket.socket:
 
 
 def _everyone(spaces: list[str], addresses: list[IPv4Address], talk: Callable[[IPv4Address], None]) -> None:
-    def one(space: str, own: IPv4Address) -> None:
+    def talk_from(space: str, own: IPv4Address) -> None:
         with inside(space):
             for address in addresses:
                 if address != own:
                     talk(address)
 
-    threads = [threading.Thread(target=one, args=pair) for pair in zip(spaces, addresses, strict=True)]
+    threads = [threading.Thread(target=talk_from, args=pair) for pair in zip(spaces, addresses, strict=True)]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -183,7 +183,7 @@ def _theirs(ports: list[ServicePortInfo], namespace: str, times: int, say: Calla
         number = random.randrange(len(ports))
         before, ports[number] = ports[number], _changed(ports[number])
         begin = time.perf_counter()
-        baseline_kube_proxy.restore(namespace, baseline_kube_proxy.one(ports, before, ports[number]))
+        baseline_kube_proxy.restore(namespace, baseline_kube_proxy.changed(ports, before, ports[number]))
         changes.append((time.perf_counter() - begin) * 1000)
     samples.loads, samples.changes = tuple(loads), tuple(changes)
     samples.packets = _first_packets(ports, namespace)

@@ -75,10 +75,10 @@ class Stream:
     def first_answer_after(self, moment: float) -> float:
         """When a ping was answered that had been sent after this time (of the steady clock)."""
 
-        def found() -> list[float]:
+        def answers_after_moment() -> list[float]:
             return [self._answered[number] for number in list(self._answered) if self._sent[number] > moment]
 
-        return min(wait_until(found, "an answer", pause=0.001))
+        return min(wait_until(answers_after_moment, "an answer", pause=0.001))
 
     def lost(self) -> int:
         """How many of those that were sent before the last answered one."""

@@ -33,13 +33,13 @@ class Kind:
 
 
 def kinds(first_with_websockets: str) -> list[Kind]:
-    """All versions by SPDY, and those from one on by WebSocket."""
+    """Return all versions with SPDY, and those from a first version on with WebSocket."""
     with_websockets = [Kind(version, True) for version in PROGRAMS if version >= first_with_websockets]
     return [Kind(version, False) for version in PROGRAMS] + with_websockets
 
 
 def few(available: list[Kind]) -> list[Kind]:
-    """The oldest, and the newest in both ways."""
+    """Return the oldest version, and the newest with SPDY and with WebSocket."""
     return [available[0], Kind(available[-1].version, False), available[-1]]
 
 

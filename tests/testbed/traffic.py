@@ -34,7 +34,7 @@ class Ping:
         self.wait_for_answers(5)
 
     def wait_for_answers(self, count: int) -> None:
-        """Until so many more answers have come; a ping that hears nothing for long is ended."""
+        """Wait for this number of further answers. A ping without answers until the deadline is killed."""
         wanted = len(self._answered) + count
         patience = threading.Timer(DEADLINE_SECONDS, self._process.kill)
         patience.start()
@@ -113,7 +113,7 @@ class TcpStream:
 
 
 class RepeatedCalls:
-    """One call after the other; `answered` counts, `failures` are the errors of those without an answer."""
+    """Calls in sequence. `answered` counts the successful ones, `failures` are the errors of the others."""
 
     def __init__(self, call: Callable[[], object]) -> None:
         self.answered, self.longest_seconds = 0, 0.0
@@ -134,7 +134,7 @@ class RepeatedCalls:
             self.longest_seconds = max(self.longest_seconds, time.monotonic() - begin)
 
     def wait_for_answers(self, count: int) -> None:
-        """Until so many more calls are answered or have failed."""
+        """Wait until this number of further calls have succeeded or failed."""
         wanted = self.answered + len(self.failures) + count
         wait_until(lambda: self.answered + len(self.failures) >= wanted, f"{count} more calls")
 
@@ -145,7 +145,7 @@ class RepeatedCalls:
 
 
 class Datagrams:
-    """200 datagrams a second from each sender to each target; `received` counts by sender what a receiver gets."""
+    """200 datagrams a second from each sender to each target. `received` counts those at a receiver by sender."""
 
     def __init__(
         self, receiver: str, port: int, senders: Iterable[tuple[str, str]], targets: Iterable[tuple[str, int]]

@@ -18,8 +18,8 @@ MAX_PAUSE_SECONDS = 0.2
 def wait_until(holds: Callable[[], T], what: str, seconds: float = DEADLINE_SECONDS, pause: float = 0.02) -> T:
     """Call `holds` until its result is true, and return the result. Raises TimeoutError.
 
-    Between two calls it sleeps `pause` seconds, or as long as the call took, up to MAX_PAUSE_SECONDS. Waiting by calls
-    that take long therefore leaves half of a processor to what is waited for.
+    It sleeps `pause` seconds between two calls, or as long as the call took, up to MAX_PAUSE_SECONDS. So calls that
+    take long leave half of a processor to other processes.
     """
     deadline = time.monotonic() + seconds
     while True:

@@ -31,7 +31,7 @@ class Informer(NamedTuple):
 
 
 class Component(NamedTuple):
-    """Who it is, and what it watches."""
+    """A component: its user, its groups and the collections that it watches."""
 
     user: str
     groups: str

@@ -43,7 +43,7 @@ class ApiServer:
             self._process = subprocess.Popen([*command, *self._flags], stdout=log, stderr=log)
 
     def start(self) -> None:
-        """Until it serves; a second time on the same port, so that the kubeconfig stays true."""
+        """Start the server and wait until it serves. A restart uses the same port, so the kubeconfig stays valid."""
         begin = self._log.stat().st_size if self._log.exists() else 0
         self.launch()
         assert self._process is not None
@@ -66,7 +66,7 @@ class ApiServer:
         return self._process.pid
 
     def log(self) -> str:
-        """All that it has said."""
+        """Return the server's log."""
         return self._log.read_text()
 
     def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> int:

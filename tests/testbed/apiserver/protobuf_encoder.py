@@ -13,7 +13,7 @@ from master.serialization.messages import Field, message_fields, message_names, 
 
 
 def encoded(document: Mapping[str, Any]) -> bytes:
-    """The object in its envelope. A field that the message does not have is an error."""
+    """Return an object in its protobuf envelope. A field that the message does not have is an error."""
     version, kind = document["apiVersion"], document["kind"]
     name = message_of(version, kind)
     message = protobuf.classes()[name]()

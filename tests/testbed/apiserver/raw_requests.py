@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class RawResponse(NamedTuple):
-    """An answer; what is no JSON stands there as text."""
+    """A response. A body that is not JSON is text."""
 
     code: int
     document: Any
@@ -52,7 +52,7 @@ class RawClient:
         return await self._in_thread(self._ask, method, path, query, data, headers)
 
     async def watch(self, path: str, enough: Callable[[list[Any]], bool], **query: str) -> list[Any]:
-        """The events of a watch, each as it stands on its line, until they are enough."""
+        """Return the events of a watch, each as the JSON of its line. Stop when `enough` returns True."""
         return await self._in_thread(self._watch, path, {"watch": "true", **query}, enough)
 
     async def _in_thread(self, work: Callable[..., T], *values: Any) -> T:

@@ -20,7 +20,7 @@ class UntypedClient:
         self._client = client
 
     async def request(self, method: str, path: str, document: Any = None, **query: str) -> Any:
-        """The answer of the server, whether it is a good one or not."""
+        """Send a request and return the response, which may be an error."""
         kind = "application/merge-patch+json" if method == "PATCH" else "application/json"
         return await self._send(method, path, document, kind, query)
 
@@ -40,7 +40,7 @@ class UntypedClient:
             }  # fmt: skip
 
     async def create(self, path: str, **document: Any) -> Any:
-        """A new object, which must be accepted. Its name may be given alone, as `name`."""
+        """Create an object, which must be accepted. Its name may be given alone, as `name`."""
         if "name" in document:
             document["metadata"] = {"name": document.pop("name"), **document.get("metadata", {})}
         answer = await self.request("POST", path, document)
@@ -48,13 +48,13 @@ class UntypedClient:
         return answer
 
     async def watch(self, path: str, since: str) -> list[Any]:
-        """Every event from a revision until now."""
+        """Return all events since a revision."""
         query = {"watch": "true", "resourceVersion": since, "timeoutSeconds": "1"}
         lines = (await self._client.request("GET", path, query=query)).splitlines()
         return [json.loads(line) for line in lines]
 
     async def wait_until(self, path: str, good: Callable[[Any], bool]) -> Any:
-        """What is at a path, once it is good."""
+        """Wait until the object at a path is as required, and return it."""
         deadline = time.monotonic() + SECONDS
         while not good(actual := await self.request("GET", path)):
             assert time.monotonic() < deadline, actual

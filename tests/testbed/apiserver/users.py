@@ -21,7 +21,7 @@ from tests.testbed.tls_connector import tls_connector
 
 @asynccontextmanager
 async def user_session(server: ApiServer, root: Path, user: str, *groups: str) -> AsyncIterator[aiohttp.ClientSession]:
-    """What somebody talks to the master with; `root` is for the certificate."""
+    """Yield a session that authenticates a user by a client certificate, which is written below `root`."""
     config = Kubeconfig.load(server.kubeconfig)
     directory = server.kubeconfig.parent / "state" / "pki"
     key = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), None)

@@ -1,9 +1,10 @@
-"""Checks what clients saw of a collection under concurrent writes: lists, watches and acknowledged writes. Pure.
+"""Checks the history that clients saw of a collection under concurrent writes: lists, watches and acknowledged writes.
+Pure.
 
-What happened is put together from the watches that select everything, which must tell one story between them: each
-object added once, changed step by step, removed in its last state. Every other watch must have told exactly the part of
-that story which lies between its begin and its end, as its selection sees it; every list must show the state that the
-story has at its revision; every acknowledged write must stand in the story at its revision, once.
+The history is taken from the watches that select everything. They must agree: each object is added once, changes step
+by step, and is removed in its last state. Every other watch must have received the part of that history between its
+begin and its end, as its selection sees it. Every list must show the state at its revision. Every acknowledged write
+must be in the history once, at its revision.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ class Seen(NamedTuple):
 
 
 class Selection(NamedTuple):
-    """What a list or a watch asks for; empty is everything."""
+    """The selection of a list or a watch. An empty one selects everything."""
 
     namespace: str = ""
     color: str = ""
 
     def takes(self, name: str, state: State | None) -> bool:
-        """Whether that object in that state is shown."""
+        """Return whether the selection contains an object in a state."""
         if state is None or (self.namespace and not name.startswith(f"{self.namespace}/")):
             return False
         return self.color in ("", state.color)
@@ -58,7 +59,7 @@ class Item(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """A list, or the beginning of a watch that sends what there is."""
+    """A list, or the initial events of a watch."""
 
     selection: Selection
     revision: int
@@ -66,7 +67,7 @@ class Snapshot(NamedTuple):
 
 
 class Session(NamedTuple):
-    """One watch, from the revision after which it was asked for to whatever ended it."""
+    """One watch, from the revision that it requested to its end."""
 
     selection: Selection
     after: int
@@ -79,7 +80,7 @@ class Session(NamedTuple):
 
 
 class AcknowledgedWrite(NamedTuple):
-    """A write that the server said yes to. `revision` is 0 where its answer has none."""
+    """A write that the server accepted. `revision` is 0 if the response has none."""
 
     type: str
     revision: int
@@ -106,7 +107,7 @@ class Change(NamedTuple):
 
 
 def find_violations(evidence: RecordedHistory) -> list[str]:
-    """A sentence for each thing that must not be; empty if all is well."""
+    """Return a sentence for each violation of consistency."""
     actual: list[str] = []
     reported = _together(evidence.sessions, actual)
     actual += _unwatched(evidence)
@@ -130,7 +131,7 @@ def _together(sessions: Iterable[Session], actual: list[str]) -> dict[int, Seen]
 
 
 def _unwatched(evidence: RecordedHistory) -> Iterator[str]:
-    """Where nobody who sees everything looked, nothing can be judged."""
+    """Yield the ranges of revisions that no watch of everything covers; they cannot be checked."""
     reached = evidence.begin.revision
     whole = [(session.after, session.until) for session in evidence.sessions if session.selection == Selection()]
     last = max((session.until for session in evidence.sessions), default=reached)
@@ -178,7 +179,7 @@ def _follows(before: State, after: State) -> bool:
 
 
 def _unkept(reported: Mapping[int, Seen], acknowledged: Iterable[AcknowledgedWrite]) -> Iterator[str]:
-    """Of acknowledged writes: lost ones, and those that are there in another way."""
+    """Yield the acknowledged writes that are lost, and those that are stored differently."""
     removed = {seen.state.uid for seen in reported.values() if seen.type == "DELETED" and seen.state}
     for write in acknowledged:
         if write.revision:
@@ -211,7 +212,7 @@ def _wrong_lists(begin: Snapshot, story: Sequence[Change], snapshots: Iterable[S
 
 
 def visible_change(change: Change, selection: Selection) -> Seen | None:
-    """What a change is to those who see only a selection: an object enters it, changes in it, or leaves it."""
+    """Return a change as a selection sees it: an object is added to it, modified in it, or deleted from it."""
     seen, before = change
     was = selection.takes(seen.name, before)
     if seen.type != "DELETED" and selection.takes(seen.name, seen.state):

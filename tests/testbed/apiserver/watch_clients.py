@@ -1,4 +1,4 @@
-"""Clients that write Secrets at random, and clients that watch them; `watch_checker` checks what they received."""
+"""Clients that write Secrets at random, and clients that watch them. `watch_checker` checks the recorded history."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Writer:
         self.acknowledged: list[AcknowledgedWrite] = []
 
     async def write(self, end: Callable[[], bool]) -> None:
-        """Until it is enough. What the server refuses is asked again from where the object stands."""
+        """Write until `end` returns True. A rejected write is retried from the current state of the object."""
         while not end():
             try:
                 await self._one()
@@ -158,7 +158,9 @@ class Writer:
 
 @dataclass(slots=True)
 class Marks:
-    """What watchers are told of the run: the last revision, once there is one, and what may have been forgotten."""
+    """The progress of the run. `last` is its last revision, once there is one. Revisions before `forgotten` may be
+    compacted.
+    """
 
     last: int | None = None
     forgotten: float = 0
@@ -190,7 +192,7 @@ class Watcher:
         return self._known[-1] if self._known else 0
 
     async def follow(self, marks: Marks) -> None:
-        """Until everything up to the last revision is known."""
+        """Watch until all events up to the last revision have arrived."""
         while marks.last is None or self.reached < marks.last or self.look_back:
             connector = tls_connector(self._tls)
             try:
@@ -239,7 +241,7 @@ class Watcher:
         self._known.append(revision)
 
     async def _watch(self, http: aiohttp.ClientSession, marks: Marks) -> None:
-        """From where it stands, or now and then again from somewhere in its past."""
+        """Watch from the last known revision, or sometimes from an earlier one."""
         back = not self._steady and self._dice.random() < 0.1
         after = self._dice.choice(self._known) if back else self.reached
         if self.look_back:
@@ -247,7 +249,7 @@ class Watcher:
         await self._take(self._lines(http, {"resourceVersion": str(after)}), after, marks)
 
     async def _take(self, lines: AsyncIterator[_Line], after: int, marks: Marks) -> None:
-        """The events after a revision, until the stream ends or it is enough."""
+        """Record the events after a revision, until the stream ends or a random number of them has arrived."""
         enough = None if self._steady else self._dice.randrange(1, 300)
         seen: list[Seen] = []
         try:
@@ -270,7 +272,7 @@ class Watcher:
                 self._known.extend(entry.revision for entry in seen)
 
     async def _lines(self, http: aiohttp.ClientSession, query: dict[str, str]) -> AsyncIterator[_Line]:
-        """Whole lines only: what comes before a connection breaks may end anywhere."""
+        """Yield complete lines only: a broken connection may end within a line."""
         desired = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(WATCH_SECONDS)}
         timeout = aiohttp.ClientTimeout(total=None)
         async with http.get(self._path, params=self._query | desired | query, timeout=timeout) as answer:

@@ -1,4 +1,4 @@
-"""Containers on a dockerd of the tests' own, and what runs in them."""
+"""Containers on a dockerd of the tests, and the programs that run in them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NAMES = count()
 
 
 def start_container(dockerd: Dockerd, *command: str, flags: tuple[str, ...] = ()) -> str:
-    """The id of a container that has been started."""
+    """Start a container and return its id."""
     name = f"--name=talk-{os.getpid()}-{next(_NAMES)}"
     words = ("run", "--detach", "--network=none", name, *flags, images.TOOLBOX, *(command or IGNORES_SIGTERM))
     return run_docker(dockerd, *words).strip()
@@ -37,7 +37,7 @@ def run_docker(dockerd: Dockerd, *words: str) -> str:
 
 
 async def read_output(process: StreamSession) -> tuple[bytes, bytes]:
-    """All that it says on stdout and on stderr."""
+    """Return the whole output of a program on stdout and stderr."""
     output = {1: b"", 2: b""}
     async with asyncio.timeout(DEADLINE_SECONDS):
         async for source, data in process.output():
@@ -52,13 +52,13 @@ async def until(holds: Callable[[], object], what: str) -> None:
 
 
 def running_programs(dockerd: Dockerd, container: str) -> list[str]:
-    """What runs in it, beside its own."""
+    """Return the programs that run in a container besides its main one."""
     rows = run_docker(dockerd, "top", container, "-o", "pid,args").splitlines()[1:]
     return [line.split(None, 1)[1] for line in rows][1:]
 
 
 def open_sockets() -> set[str]:
-    """The sockets that this process has open."""
+    """Return the open sockets of this process."""
     actual = set()
     for entry in Path("/proc/self/fd").iterdir():
         try:
@@ -97,7 +97,7 @@ async def running_sandbox(driver: DockerClient, uid: str) -> str:
 
 
 async def add_image(driver: DockerClient, *names: str) -> None:
-    """An image of its own, with all these names."""
+    """Add an image with these names."""
     if isinstance(driver, FakeDocker):
         driver.images |= set(names)
         return

@@ -1,10 +1,10 @@
-"""A Docker in memory; there is no other fake.
+"""A Docker in memory, the only fake of Docker.
 
-`tests/contract/node_agent/test_docker_driver.py` compares it with the real one.
+`tests/contract/node_agent/test_docker_driver.py` compares it with a real Docker.
 
-It knows five programs: `echo WORD` writes to the log, `exit N` ends at once, `trap 'exit N' TERM` ends with N when
-asked to, a path that begins with /nowhere cannot be started, everything else runs until it is killed. `echo` is also
-known to what is run inside a container.
+It knows five programs: `echo WORD` writes to the log, `exit N` ends at once, `trap 'exit N' TERM` ends with N on
+SIGTERM, a path that begins with /nowhere cannot be started, and every other program runs until it is killed. `echo` is
+also known to exec in a container.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _image_id(name: str) -> str:
 
 
 class AgentKilled(BaseException):
-    """The agent is gone in the middle of what it did."""
+    """The end of the agent in the middle of an operation."""
 
 
 @dataclass(slots=True)
@@ -54,13 +54,12 @@ class _Held:
 
 
 class FakeDocker(DockerClient):
-    """Stands in for `Docker`; every call is counted, and `die_after` calls raise AgentKilled after they took effect.
+    """A Docker in memory that counts calls; `die_after` calls raise AgentKilled after they took effect.
 
-    `trouble`: while it is set every call raises it; while it is `quiet` no event is told.
-    `pulls` are images that a registry has, or the error it answers;
-    `passwords` are what it wants for them; `silent` are those that it never gives.
-    The containers in `stuck` cannot be removed.
-    `programs` may be run inside a container, with these exit codes; whatever else is run there does not end.
+    While `trouble` is set, every call raises it. While it is `quiet`, it sends no events. `pulls` are images that a
+    registry has, or the error that it returns. `passwords` are the credentials that the registry requires for them.
+    Pulls of images in `silent` never end. The containers in `stuck` cannot be removed. `programs` may be run in a
+    container, with these exit codes; other programs that are run there do not end.
     """
 
     def __init__(self, *images: str) -> None:
@@ -272,12 +271,12 @@ class FakeDocker(DockerClient):
             self._listeners.remove(on_event)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there is no connection to close."""
 
     # --- what happens to it ---------------------------------------------------------------------------------------
 
     def end(self, container: str, code: int, *, ran: timedelta = timedelta(seconds=1), oom: bool = False) -> None:
-        """A running container ends, having run for so long."""
+        """End a running container that has run for this time."""
         held = self.held[container]
         assert held.seen.running, held.spec.name
         now = self._now()
@@ -287,12 +286,12 @@ class FakeDocker(DockerClient):
         self._tell(held.seen)
 
     def end_everything(self) -> None:
-        """As when Docker is restarted without live-restore."""
+        """End all running containers, as a restart of Docker without live-restore does."""
         for identity in [held.seen.id for held in self.held.values() if held.seen.running]:
             self.end(identity, KILLED)
 
     def age(self, by: timedelta) -> None:
-        """Everything that happened so far happened earlier than it did."""
+        """Move all times of containers into the past."""
         for held in self.held.values():
             times = {
                 name: None if moment is None else moment - by
@@ -309,13 +308,13 @@ class FakeDocker(DockerClient):
         return [held.seen for held in self.held.values() if held.seen.name == container]
 
     def running(self, container: str) -> RuntimeContainer | None:
-        """The running container of this name, if there is one."""
+        """Return the running container of this name, or None."""
         return next(
             (runtime_container for runtime_container in self.find(container) if runtime_container.running), None
         )
 
     def spec_of(self, container: RuntimeContainer) -> ContainerConfig:
-        """With what it was created."""
+        """Return the configuration with which a container was created."""
         return self.held[container.id].spec
 
     def _ready(self) -> None:

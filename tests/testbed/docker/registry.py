@@ -24,7 +24,7 @@ DEADLINE_SECONDS = 30.0
 
 @contextmanager
 def running_registry(root: Path) -> Iterator[str]:
-    """The address of a registry that keeps its images in a directory, until the end of the block."""
+    """Run a registry that stores its images in a directory, until the end of the block. Yield its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     (root / "htpasswd").write_text(f"{USER}:{BCRYPT}\n")
@@ -70,7 +70,7 @@ def digest(content: bytes) -> str:
 
 
 def registry_blobs(dockerd: Dockerd, image: str) -> tuple[dict[str, bytes], bytes]:
-    """The blobs of an image by digest, and its manifest, as a registry serves them."""
+    """Return the blobs of an image by digest, and its manifest, as a registry serves them."""
     client = dockerd.client()
     with tarfile.open(fileobj=io.BytesIO(b"".join(client.get_image(image)))) as archive:
 

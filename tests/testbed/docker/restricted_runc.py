@@ -19,7 +19,7 @@ SYS_RESOURCE = 24
 
 
 def lacks_sys_resource() -> bool:
-    """Whether this process may not have the capability."""
+    """Return whether this process lacks the capability SYS_RESOURCE."""
     [bounds] = [line.split()[1] for line in Path("/proc/self/status").read_text().splitlines() if "CapBnd" in line]
     return not int(bounds, 16) >> SYS_RESOURCE & 1
 
@@ -33,7 +33,7 @@ def _lessen(process: dict[str, Any]) -> None:
 
 
 def _files(words: list[str]) -> list[Path]:
-    """What runc is told of: the bundle of a new container, or the process that is run in one."""
+    """Return the files that configure runc: the bundle of a new container, or the process of an exec."""
     given = dict(pairwise(words))
     return [
         Path(given[option], name)

@@ -33,7 +33,7 @@ class ClusterLayout:
     outside: IPv4Address
 
     def vnid(self, pod: RunningPod) -> int:
-        """The VNID of a pod."""
+        """Return the VNID of a pod."""
         return self.vnids[pod.project]
 
 
@@ -47,9 +47,10 @@ class Tunnel:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """`arrives` says whether the target sees the frame, or with `outside`, whether it leaves the cluster network.
+    """A frame that one pod sends to another.
 
-    The marker is part of the frame; `first` goes before it where a packet comes in two.
+    `arrives` is True if the target receives the frame, or with `outside`, if it leaves the cluster network. The marker
+    is part of the frame. `first` is sent before it if the packet has two fragments.
     """
 
     name: str
@@ -68,7 +69,7 @@ class Attempt:
         return (self.first, self.frame) if self.first else (self.frame,)
 
     def describe(self, actual: str) -> str:
-        """A line for people: who tried what, and what became of it."""
+        """Return a line for people with the attempt and its outcome."""
         running_pod, other = self.source, self.target
         return f"{self.name}, {running_pod.name} ({running_pod.node}) to {other.name} ({other.node}): {actual}"
 
@@ -94,12 +95,12 @@ def attempts(
 
 
 def permitted_frame(source: RunningPod, target: RunningPod) -> Attempt:
-    """An honest frame between two pods that may talk."""
+    """Return an unforged frame between two pods that may reach each other."""
     return _packet("UDP", source, target, True)
 
 
 def frame_for_tunnel(source: RunningPod, target: RunningPod, name: str, arrives: bool, tunnel: Tunnel) -> Attempt:
-    """An honest frame that somebody puts into a tunnel to the target's node."""
+    """Return an unforged frame that is sent through a tunnel to the target's node."""
     frame, marker = _frame(source, target, {})
     return Attempt(name, source, target, arrives, frame, marker, tunnel=tunnel)
 
@@ -138,7 +139,7 @@ def _forged(layout: ClusterLayout, source: RunningPod, target: RunningPod) -> It
 
 
 def _frame(source: RunningPod, target: RunningPod, forged: Mapping[str, object]) -> tuple[bytes, bytes]:
-    """A frame that is honest but for what is forged, and its marker."""
+    """Return a frame with these forged fields, and its marker."""
     marker = frames.new_marker()
     make: Callable[..., bytes] = forged.get("make", frames.udp)  # type: ignore[assignment]
     more = {name: forged[name] for name in ("port", "source_port") if name in forged}

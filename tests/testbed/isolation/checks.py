@@ -56,7 +56,9 @@ def test_vlan_tagged_frames_are_dropped(world: World) -> None:
 
 
 def test_fragments_of_another_project_are_dropped(world: World) -> None:
-    """Alone or as a whole; from friends only the whole is asked for, as a switch that tracks them holds lone ones."""
+    """Sends fragments alone and as a whole packet. From friends only the whole packet is checked, because a switch that
+    tracks fragments holds single ones back.
+    """
     for friend, foe in (("red-b", "blue-a"), ("red-c", "blue-b")):
         assert arrives_fragmented(world, "red-a", friend)
         assert not arrives_fragmented(world, "red-a", foe)

@@ -22,10 +22,10 @@ Front = tuple[IPv4Address, int]
 
 @dataclass(frozen=True, slots=True)
 class OfferedService:
-    """A service for UDP with one backend. `fronts` are by what people call them.
+    """A service for UDP with one backend. `fronts` are its frontends by description.
 
-    `is_elsewhere` tells that the backend is not the pod named, but what `Layout.outside` is. `node_port` is a front at
-    the address of every node, and nothing at the address of a gateway.
+    If `is_elsewhere` is True, the backend is not the named pod, but `Layout.outside`. `node_port` is a frontend at the
+    address of every node, and none at the address of a gateway.
     """
 
     name: str
@@ -40,7 +40,7 @@ class OfferedService:
         return self.is_elsewhere or vnids[self.project] == vnids[self.backend.project]
 
     def arrives(self, layout: ClusterLayout, source: RunningPod) -> bool:
-        """The model: whether what a pod sends to a front gets to the backend."""
+        """Return whether a packet of a pod to a frontend reaches the backend, according to the model."""
         vnid = layout.vnid(source)
         may_connect = may_reach(vnid, layout.vnids[self.project]) and self.is_kept(layout.vnids)
         return may_connect and (self.is_elsewhere or may_reach(vnid, layout.vnid(self.backend)))
@@ -58,9 +58,10 @@ def service_attempts(
 
 
 def _call(layout: ClusterLayout, offer: OfferedService, source: RunningPod, dice: Random) -> Attempt:
-    """A call begins anew, or goes on from where earlier ones have come, maybe of a client with another VNID.
+    """Return a call to a frontend, from a new source port or from one that earlier calls used.
 
-    A call to a backend that changes, or that is outside, goes on as it was begun; so each of those is a new one.
+    An earlier call from that port may be of a client with another VNID. A connection to a backend that changes, or that
+    is outside, keeps its old backend, so each of those calls is from a new port.
     """
     name, front = dice.choice(list(offer.fronts.items()))
     marker = frames.new_marker()
@@ -77,7 +78,7 @@ def _at_gateway(layout: ClusterLayout, offer: OfferedService, source: RunningPod
 
 
 def _borrowed(layout: ClusterLayout, offer: OfferedService, source: RunningPod, dice: Random) -> Attempt:
-    """From whom the service lets in, or from what it is itself; by way of the address of pods that call themselves."""
+    """Return a call with the source address of a permitted client or of the service itself, or the hairpin address."""
     name, front = dice.choice([*offer.fronts.items(), ("hairpin address", (HAIRPIN_IP, BACKEND_PORT))])
     pods = [pod.address for pod in layout.pods.values() if pod != source]
     whose = dice.choice([*pods, HAIRPIN_IP, front[0], *layout.gateways.values(), *layout.addresses.values()])
@@ -87,7 +88,10 @@ def _borrowed(layout: ClusterLayout, offer: OfferedService, source: RunningPod, 
 
 
 def _answer(layout: ClusterLayout, offer: OfferedService, source: RunningPod, dice: Random) -> Attempt:
-    """From a backend's port to where callers call from: in one's own name, as good as any packet, or in another's."""
+    """Return a packet from a backend's port to a client port, with the pod's own source address or a forged one.
+
+    With its own address it is a packet like any other.
+    """
     target = dice.choice([pod for pod in layout.pods.values() if pod != source])
     destination, marker = (target.address, CALLER_PORT), frames.new_marker()
     whose = dice.choice(
@@ -111,13 +115,15 @@ def _tunnelled(layout: ClusterLayout, offer: OfferedService, source: RunningPod,
 def _attempt(
     name: str, offer: OfferedService, source: RunningPod, arrives: bool, frame: bytes, marker: bytes
 ) -> Attempt:
-    """What is to arrive nowhere may still be seen on its way through a tunnel, to where it is dropped."""
+    """Return an attempt. The frame of one that must not arrive may be seen in a tunnel, because its target node drops
+    it.
+    """
     text = f"{name} of {offer.name}"
     return Attempt(text, source, offer.backend, arrives, frame, marker, outside=arrives and offer.is_elsewhere)
 
 
 def _unused() -> int:
-    """A source port from which no call has come for long: one that has been let goes on from the port it began at."""
+    """Return a source port that no recent call used: a connection that was permitted keeps its source port."""
     return 10000 + next(_calls_begun) % 50000
 
 

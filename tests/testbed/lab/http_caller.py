@@ -1,10 +1,10 @@
 """Calls a web server repeatedly, on a new connection each time, and counts which endpoint answered.
 
-    python http_caller.py ADDRESS PORT TIMES            so often, some at once
-    python http_caller.py ADDRESS PORT each-second N    N times a second, until the standard input ends
+    python http_caller.py ADDRESS PORT TIMES            TIMES calls, several at once
+    python http_caller.py ADDRESS PORT each-second N    N calls a second, until the standard input ends
 
-What answers says its name in its page. One JSON object is printed: `answers` counts by name, `failures` has a sentence
-for each call without an answer. Needs nothing of ours, for it runs in network namespaces of others.
+The page of an endpoint is its name. The program prints one JSON object: `answers` counts the calls by name, `failures`
+has a sentence for each failed call. It imports nothing of Podlane, because it runs in other network namespaces.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Caller:
 
 
 async def so_often(caller: Caller, times: int) -> None:
-    """Some calls at once."""
+    """Make several calls, at most AT_ONCE at a time."""
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def limited_call() -> None:
@@ -62,7 +62,7 @@ async def so_often(caller: Caller, times: int) -> None:
 
 
 async def steadily(caller: Caller, each_second: int) -> None:
-    """Whether or not the calls before have been answered."""
+    """Make calls at a constant rate, also while earlier ones have no response."""
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     calls: set[asyncio.Task[None]] = set()
     due = time.monotonic()

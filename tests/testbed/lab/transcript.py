@@ -9,11 +9,11 @@
     ! a line of the standard error
     = 1
 
-`= N` is the exit code, 0 if none is given. All that comes is compared, a run of spaces counting as one; `...` stands
-for anything within a line, and alone on a line for any lines. PROJECT is the name of the section's project.
-`NAME=value` before the command is put into its environment. `$until` runs the command again until what must come has
-come. `$start` runs it beside the following ones; `$ended` ends it as soon as what must come has come. `@1.31+` or
-`@1.30-` before a line keeps it for kubectl of that version and newer, or older.
+`= N` is the exit code, by default 0. The whole output is compared; a run of spaces counts as one. `...` stands for any
+text within a line, and alone on a line for any lines. PROJECT is the name of the section's project. `NAME=value` before
+the command is set in its environment. `$until` repeats the command until its output is the expected one. `$start` runs
+it together with the following commands. `$ended` ends it as soon as its output is the expected one. `@1.31+` or
+`@1.30-` before a line restricts it to kubectl of that version and newer, or older.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SETS = re.compile(r"[A-Z_]+=.*")
 
 @dataclass(frozen=True)
 class Command:
-    """A command and what must come of it."""
+    """A command and its expected outcome."""
 
     how: str
     words: str
@@ -49,7 +49,7 @@ class Command:
     code: int = 0
 
     def read(self, line: str) -> Command:
-        """With the next line of the transcript."""
+        """Return the command with the next line of the transcript."""
         match line[:2]:
             case "< ":
                 return replace(self, stdin=[*self.stdin, line[2:]])
@@ -63,31 +63,31 @@ class Command:
 
 @dataclass(frozen=True)
 class Section:
-    """Rows that belong together."""
+    """Commands that belong together."""
 
     title: str
     rows: list[Command]
 
 
 @dataclass(frozen=True)
-class Came:
-    """What a command gave."""
+class Outcome:
+    """The outcome of a command."""
 
     stdout: str
     stderr: str
     code: int
 
     def is_as(self, command: Command) -> bool:
-        """Whether it is what must come."""
+        """Return whether the outcome is the expected one."""
         return (
             matches(command.stdout, self.stdout) and matches(command.stderr, self.stderr) and self.code == command.code
         )
 
 
 def sections(text: str, version: Version) -> list[Section]:
-    """The sections of a transcript, as they are for that kubectl."""
+    """Return the sections of a transcript for a version of kubectl."""
     parsed: list[Section] = []
-    for line in _kept(text, version):
+    for line in _lines_of_version(text, version):
         if line.startswith("## "):
             parsed.append(Section(line[3:], []))
         elif line.startswith("$"):
@@ -99,7 +99,7 @@ def sections(text: str, version: Version) -> list[Section]:
     return parsed
 
 
-def _kept(text: str, version: Version) -> Iterator[str]:
+def _lines_of_version(text: str, version: Version) -> Iterator[str]:
     for line in text.splitlines():
         limited = _KEPT_FOR.fullmatch(line)
         if limited is None:
@@ -112,7 +112,7 @@ def _kept(text: str, version: Version) -> Iterator[str]:
 
 
 def matches(wanted: Sequence[str], came: str) -> bool:
-    """Whether these lines are what came."""
+    """Return whether the output matches the expected lines."""
     pattern = "".join("(?:.*\n)*" if line == "..." else f"{_pattern(line)}\n" for line in wanted)
     lines = "".join(f"{_single_spaced(line)}\n" for line in came.splitlines() if line.strip())
     return re.fullmatch(pattern, lines) is not None
@@ -135,7 +135,7 @@ class Terminal:
     environment: Mapping[str, str]
 
     def play(self, section: Section, project: str) -> list[str]:
-        """Run the rows. Returns a text for each that is not as it must be."""
+        """Run the commands. Return a text for each command with an unexpected outcome."""
         reported: list[str] = []
         with ExitStack() as end:
             for command in section.rows:
@@ -150,22 +150,22 @@ class Terminal:
         deadline = time.monotonic() + (0 if command.how == "" else SECONDS)
         while not (came := self._seen(command)).is_as(command):
             if time.monotonic() >= deadline:
-                yield _told(command, came)
+                yield _differences(command, came)
                 break
             time.sleep(0.05)
         if command.how == "ended":
             end.close()
 
-    def _seen(self, command: Command) -> Came:
+    def _seen(self, command: Command) -> Outcome:
         if command.how == "ended":
-            return Came(self._output(".beside"), "", command.code)
+            return Outcome(self._output(".beside"), "", command.code)
         process, late = self._process(command, ""), ""
         try:
             process.wait(SECONDS)
         except subprocess.TimeoutExpired:
             late = f"(no end within {SECONDS:.0f} s)"
         _end(process)
-        return Came(self._output(""), self._output(".error") + late, process.returncode)
+        return Outcome(self._output(""), self._output(".error") + late, process.returncode)
 
     def _output(self, name: str) -> str:
         return (self.directory / f"output{name}").read_text()
@@ -195,7 +195,7 @@ class Terminal:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """With whatever it has started, such as an editor."""
+    """Kill a process and all processes that it started, such as an editor."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -214,7 +214,7 @@ def _of_project(command: Command, project: str) -> Command:
     )
 
 
-def _told(command: Command, came: Came) -> str:
+def _differences(command: Command, came: Outcome) -> str:
     wanted = [*command.stdout, *(f"! {line}" for line in command.stderr), f"= {command.code}"]
     actual = [*came.stdout.splitlines(), *(f"! {line}" for line in came.stderr.splitlines()), f"= {came.code}"]
     return "\n".join(

@@ -72,7 +72,7 @@ spec: {{selector: {{app: nobody}}, ports: [{{port: {PORT}}}]}}
 
 
 def client_pod(project: str, node: str) -> str:
-    """A pod that calls."""
+    """Return the manifest of a client pod."""
     return f"""\
 ---
 apiVersion: v1
@@ -88,21 +88,21 @@ spec:
 
 @dataclass(frozen=True, slots=True)
 class CallCounts:
-    """What became of calls."""
+    """The outcomes of calls."""
 
     answers: Counter[str]
     failures: tuple[str, ...]
 
     @classmethod
     def of(cls, text: str) -> CallCounts:
-        """As calling.py tells it."""
+        """Return the outcomes that http_caller.py prints."""
         output = json.loads(text)
         return cls(Counter(output["answers"]), tuple(output["failures"]))
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Somebody in a network namespace, which is given by its path."""
+    """A client in a network namespace, which is given by its path."""
 
     name: str
     netns: str
@@ -112,12 +112,12 @@ class Caller:
         return CallCounts.of(run(*self._command(address, port, str(times))))
 
     def is_answered(self, address: object, port: int = PORT) -> bool:
-        """Whether one call is."""
+        """Return whether one call succeeds."""
         return not self.calls(address, port).failures
 
     @contextlib.contextmanager
     def calling(self, address: object, each_second: int, port: int = PORT) -> Iterator[list[CallCounts]]:
-        """While the block lasts; its value has what became of the calls afterwards."""
+        """Make calls during the block. The yielded list has the outcomes after the block."""
         came: list[CallCounts] = []
         command = self._command(address, port, "each-second", str(each_second))
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
@@ -152,7 +152,7 @@ class WebService:
         self._plug_outside()
 
     def close(self) -> None:
-        """All of it goes."""
+        """Delete the projects and pods of the web service, and the external host."""
         self._unplug_outside()
         self.cluster.kubectl("delete", "namespace", SHOP, RIVAL, "--ignore-not-found", "--timeout=60s")
         self.cluster.kubectl("delete", "pod", "global", "--ignore-not-found", "--timeout=60s")
@@ -162,7 +162,7 @@ class WebService:
         return tuple(self.cluster.nodes)
 
     def service(self, name: str = "web") -> dict[str, Any]:
-        """The object."""
+        """Return the Service."""
         actual: dict[str, Any] = json.loads(self.cluster.kubectl("-n", SHOP, "get", "svc", name, "-o", "json").stdout)
         return actual
 
@@ -181,7 +181,7 @@ class WebService:
         return self.cluster.nodes[node].address
 
     def endpoints(self, name: str) -> dict[str, str]:
-        """The ready ones: address by name of pod."""
+        """Return the addresses of the ready endpoints by the pod's name."""
         words = ("-n", SHOP, "get", "endpointslices", "-l", f"kubernetes.io/service-name={name}", "-o", "json")
         slices = json.loads(self.cluster.kubectl(*words).stdout)["items"]
         rows = [
@@ -193,21 +193,21 @@ class WebService:
         return {endpoint["targetRef"]["name"]: endpoint["addresses"][0] for endpoint in rows}
 
     def pods(self) -> set[str]:
-        """The names of the web server's."""
+        """Return the names of the web server's pods."""
         words = ("-n", SHOP, "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].metadata.name}")
         return set(self.cluster.kubectl(*words).stdout.split())
 
     def pod(self, project: str, name: str) -> Caller:
-        """A pod that calls."""
+        """Return a client in a pod."""
         return Caller(f"{project}/{name}", f"/proc/{self.cluster.pid(project, name)}/ns/net")
 
     def node(self, name: str) -> Caller:
-        """A node itself."""
+        """Return a client on a node."""
         return Caller(name, f"/run/netns/{self.cluster.nodes[name].namespace}")
 
     @property
     def outside(self) -> Caller:
-        """A host beside the nodes, which knows the ways to external and ingress addresses."""
+        """A client on a host outside the cluster, with routes to external and ingress addresses."""
         return Caller("outside", f"/run/netns/{self._outside}")
 
     def _plug_outside(self) -> None:
@@ -224,6 +224,8 @@ class WebService:
         run(*inside, "route", "add", self.ingress_ip, "via", str(self.node_address("node-1")))
 
     def _unplug_outside(self) -> None:
-        """The kernel takes the cable back some time after its namespace, so that goes first."""
+        """Delete the external host. The kernel removes the cable some time after its namespace, so the cable is deleted
+        first.
+        """
         succeeds("ip", "link", "del", f"{self.cluster.lab.site.prefix}-o")
         succeeds("ip", "netns", "del", self._outside)

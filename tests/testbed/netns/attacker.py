@@ -1,6 +1,6 @@
-"""An attacker in every pod of a cluster and on every node's cable: it sends every attempt and listens everywhere.
+"""An attacker in every pod of a cluster and on every node's cable. It sends every attempt and listens everywhere.
 
-Every frame has a marker of its own, so that of whatever arrives, however late, it is known who tried what, and when.
+Every frame has its own marker. So the attempt of a frame is known, however late it arrives.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TRIES, PATIENCE_SECONDS = 5, 1.0
 
 
 class Attacker:
-    """`differences` are lines for people, one for each attempt that fared otherwise than the model says."""
+    """An attacker. `differences` are lines for people, one for each attempt whose outcome differs from the model."""
 
     def __init__(self, cluster: PacketWorld, dice: Random) -> None:
         self.differences: dict[str, None] = {}
@@ -60,8 +60,8 @@ class Attacker:
     ) -> None:
         """Send every attempt between every two pods of a cluster whose projects have these VNIDs, and call services.
 
-        Without `with_forged`, frames whose fate does not depend on VNIDs are not sent. The attack ends early when an
-        honest frame is lost for good: on a broken network nothing can be learned about holes.
+        Without `with_forged`, frames whose outcome does not depend on VNIDs are not sent. The attack ends early if a
+        permitted frame is lost for good, because a broken network hides violations.
         """
         self._arrived.clear()
         self._notes.open(title)
@@ -82,16 +82,18 @@ class Attacker:
                 return
 
     def overruns(self) -> int:
-        """Frames that the switches had no room for, ever: only what a switch has seen is a test of it."""
+        """Return the number of frames that the switches had no room for. A frame that the switch never saw tests
+        nothing.
+        """
         drops = re.compile(r"skmem:.*,d([0-9]+)\)")
         listed = (self._cluster.in_node(node, "ss", "--packet", "--memory", "--all") for node in self._cluster.nodes)
         return sum(int(count) for text in listed for count in drops.findall(text))
 
     def _send(self, burst: list[Attempt]) -> bool:
-        """Until everything honest has arrived; False when it does not.
+        """Send attempts until all permitted frames have arrived. Return False if they do not arrive.
 
-        A switch drops what it has to tunnel while it looks up a neighbour or learns the kernel's routes anew. What is
-        forbidden might have been lost together with what is honest, so all of it is sent again.
+        A switch drops frames for a tunnel while it resolves a neighbour or reads the kernel's routes again. Forbidden
+        frames may be lost together with permitted ones, so all are sent again.
         """
         self._notes.add(burst)
         honest = {attempt.marker for attempt in burst if attempt.arrives}
@@ -177,7 +179,7 @@ class Attacker:
 
 
 class _Notes:
-    """What was tried, by marker. Millions of attempts are of some thousand kinds, which are kept once each."""
+    """The attempts by marker. Millions of attempts are of some thousand kinds, and each kind is stored once."""
 
     def __init__(self) -> None:
         self._first = marker_number(new_marker())
@@ -187,7 +189,7 @@ class _Notes:
         self._titles: list[str] = []
 
     def open(self, title: str) -> None:
-        """What is tried from now on is tried under this title."""
+        """Set the title of the following attempts."""
         self._begins.append(marker_number(new_marker()))
         self._titles.append(title)
 
@@ -200,7 +202,7 @@ class _Notes:
             self._tried[number] = self._kinds.setdefault(kind, kind)
 
     def attempt(self, marker: bytes) -> Attempt | None:
-        """What was tried with this marker, without its frame; None when the marker is somebody else's."""
+        """Return the attempt with this marker, without its frame; None if the marker is foreign."""
         number = marker_number(marker) - self._first
         return self._tried[number] if 0 <= number < len(self._tried) else None
 
@@ -210,10 +212,10 @@ class _Notes:
 
 
 def _sender(attempt: Attempt) -> str:
-    """From the pod itself, or over the cable of the target's node."""
+    """Return the sender: the pod itself, or the cable of the target's node."""
     return attempt.source.name if attempt.tunnel is None else attempt.target.node
 
 
 def _is_tunnelled(frame: bytes) -> bool:
-    """Whether this is a VXLAN packet; the switch writes no IP options."""
+    """Return whether a frame is a VXLAN packet. The switch writes no IP options."""
     return frame[12:14] == IPV4.to_bytes(2, "big") and frame[23] == 17 and frame[36:38] == VXLAN_PORT

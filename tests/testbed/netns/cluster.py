@@ -116,7 +116,7 @@ class NetnsCluster:
         return "\n".join(tails)
 
     def _sweep(self) -> None:
-        """Remove everything of this cluster, also what a killed run has left behind."""
+        """Remove everything of this cluster, including remains of a killed run."""
         for namespace in Path("/run/netns").glob(f"{self.pod_namespace('')}*"):
             run("ip", "netns", "del", namespace.name)
         bring_down(self.lab.state, self.lab.site)

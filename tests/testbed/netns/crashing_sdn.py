@@ -25,7 +25,7 @@ left = int(sys.argv.pop(1))
 
 
 def killing(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-    """The same call, after which the process may be gone."""
+    """Return a call that kills the process after it, if it is the last permitted one."""
 
     @functools.wraps(call)
     async def calling(*args: Any, **kwargs: Any) -> Any:

@@ -70,11 +70,11 @@ class PacketWorld(NetnsCluster):
         self._wires[planned_pod.name] = RawSocket(namespace, "eth0")
 
     def attach(self, node: str, request: AttachRequest) -> Attachment:
-        """Ask a node to attach a sandbox."""
+        """Attach a sandbox on a node."""
         return self.call_cni_server(node, lambda network: network.attach(request))
 
     def sandboxes(self, node: str) -> frozenset[str]:
-        """What is attached on behalf of the node agent."""
+        """Return the sandboxes that are attached for the node agent."""
         return self.call_cni_server(node, lambda network: network.list_sandboxes())
 
     def forget(self, *names: str) -> None:
@@ -92,21 +92,21 @@ class PacketWorld(NetnsCluster):
         run("ip", "netns", "del", self.pod_namespace(name))
 
     def detach(self, node: str, sandbox: str) -> None:
-        """Ask a node to detach a sandbox, be it there or not."""
+        """Detach a sandbox on a node; it may be detached already."""
         self.call_cni_server(node, lambda network: network.detach(sandbox))
 
     def wire(self, name: str) -> RawSocket:
-        """The raw socket in a pod."""
+        """Return the raw socket in a pod."""
         return self._wires[name]
 
     def flows(self, node: str) -> list[str]:
-        """What br0 holds, without counters, as ovs-ofctl prints it."""
+        """Return the flows of br0 without counters, as ovs-ofctl prints them."""
         socket_path = str(self.nodes[node].ovs / "br0.mgmt")
         dump = run("ovs-ofctl", "-O", "OpenFlow14", "--no-stats", "dump-flows", socket_path)
         return sorted(line.strip() for line in dump.splitlines())
 
     def has_flows(self, node: str, wanted: list[str]) -> bool:
-        """Whether br0 holds exactly these; also False while the switch does not answer."""
+        """Return whether br0 holds exactly these flows; False while the switch does not answer."""
         with contextlib.suppress(LabError):
             return self.flows(node) == wanted
         return False
@@ -120,7 +120,7 @@ class PacketWorld(NetnsCluster):
         return run("ip", "netns", "exec", self.nodes[node].namespace, *command)
 
     def log(self, node: str) -> str:
-        """The sdn daemon's log."""
+        """Return the log of the sdn daemon."""
         return (self.nodes[node].root / "log" / "sdn.log").read_text()
 
     def vnid(self, project: str) -> int:
@@ -133,7 +133,10 @@ class PacketWorld(NetnsCluster):
         return IPv4Network(self.call_api(lambda client: client.get(HostSubnet, node)).subnet).network_address + 1
 
     def delivers(self, source: str, target: str, frame: bytes, marker: bytes) -> bool:
-        """A fence, sent afterwards by a pod that may, tells when the frame would have been there."""
+        """Return whether a frame arrives.
+
+        A permitted pod sends a fence after the frame. When the fence has arrived, the frame would have arrived too.
+        """
         self._wires[target].received()
         self._wires[source].send(frame)
         admins = ("admin-a", "admin-b") if self.pods[source].node == "node-1" else ("admin-b", "admin-a")
@@ -141,7 +144,9 @@ class PacketWorld(NetnsCluster):
         return self._arrived(self._wires[target], marker, lambda: self._greet(sentry, target))
 
     def warm_up(self, first: str, other: str) -> None:
-        """The first packets between two nodes are lost while their switches look each other up."""
+        """Send packets both ways, because the first packets between two nodes are lost while their switches resolve
+        each other.
+        """
         for source, target in ((first, other), (other, first)):
             marker = self._greet(source, target)
             self._arrived(self._wires[target], marker, lambda: self._greet(source, target))  # noqa: B023
@@ -153,8 +158,10 @@ class PacketWorld(NetnsCluster):
         return marker
 
     def _arrived(self, wire: RawSocket, marker: bytes, fence: Callable[[], bytes]) -> bool:
-        """A switch in user space looks at one port after the other, so one fence may overtake what another pod has
-        sent before it; one that is sent when the first has come does not.
+        """Return whether a frame with the marker arrives before a second fence.
+
+        A switch in user space polls its ports in turn, so one fence may overtake an earlier frame of another pod. A
+        fence that is sent after the first one has arrived does not.
         """
         frames = [frame for _ in range(2) for frame in self._until_fenced(wire, fence)]
         return any(marker in frame for frame in frames)
@@ -188,9 +195,9 @@ class PacketWorld(NetnsCluster):
         return marker
 
     def in_tunnel(self, sender: IPv4Address, node: str, vnid: int, frame: bytes) -> bytes:
-        """A VXLAN packet as it would come over a node's cable.
+        """Return a VXLAN packet as it would arrive over a node's cable.
 
-        A switch in user space learns from it which MAC `sender` has, so a node's is its own.
+        A switch in user space learns the MAC of `sender` from it, so a packet from a node has that node's MAC.
         """
         if not self._macs:
             self._macs = {lab_node.address: self._mac_of(name) for name, lab_node in self.nodes.items()}
@@ -218,7 +225,9 @@ C = TypeVar("C", bound=PacketWorld)
 
 @contextlib.contextmanager
 def start_world(cluster: C, places: tuple[PlannedPod, ...] = PODS) -> Iterator[C]:
-    """A cluster with these pods and their projects, whose nodes have met; admin-a and admin-b are among them."""
+    """Start a cluster with these pods and their projects, and wait until its nodes know each other. The pods include
+    admin-a and admin-b.
+    """
     with cluster as running:
         for project in dict.fromkeys(planned_pod.project for planned_pod in places if planned_pod.project != "default"):
             running.add_project(project)
@@ -231,5 +240,5 @@ def start_world(cluster: C, places: tuple[PlannedPod, ...] = PODS) -> Iterator[C
 def running_world(
     prefix: str, third_octet: int, places: tuple[PlannedPod, ...] = PODS
 ) -> contextlib.AbstractContextManager[PacketWorld]:
-    """One with our master."""
+    """Start a cluster with Podlane's master."""
     return start_world(PacketWorld(prefix, third_octet), places)

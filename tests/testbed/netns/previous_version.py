@@ -44,7 +44,7 @@ PREVIOUS_ONLY_TABLES = ("12", "13", "14", "15", "16", "29", "30")
 
 @contextlib.contextmanager
 def previous_version_world(prefix: str) -> Iterator[PacketWorld]:
-    """Two nodes with pods of three projects, whose pods answer, and with services of every kind."""
+    """Run two nodes with pods of three projects that answer, and with services of every kind."""
     with running_world(prefix, THIRD_OCTET) as cluster:
         names = tuple(cluster.pods)
         register(cluster, *names)
@@ -75,7 +75,7 @@ def _create_services(cluster: PacketWorld) -> None:
 
 
 def record(cluster: PacketWorld, program: str) -> None:
-    """Let the program take the node over, and write what it leaves. VNIDs are written by name."""
+    """Run the program on a node, and record the state that it leaves. VNIDs are recorded by name."""
     ours = cluster.specification(f"{NODE} sdn")
     cluster.kill(f"{NODE} sdn")
     _clear(cluster)
@@ -98,7 +98,7 @@ def record(cluster: PacketWorld, program: str) -> None:
 
 
 def restore(cluster: PacketWorld) -> None:
-    """Put the recorded state onto the node, in place of what is there. The node's daemon must not run."""
+    """Replace the state of a node by the recorded one. The node's daemon must not run."""
     vnids = {project: cluster.vnid(project) for project in ("red", "blue")}
     folder = cluster.nodes[NODE].root
     for name in ("flows", "groups"):
@@ -147,7 +147,7 @@ def _clear(cluster: PacketWorld) -> None:
 
 
 def remains(cluster: PacketWorld) -> list[str]:
-    """What is left of the previous version: flows, groups, names of tables, nftables sets and chains."""
+    """Return the remains of the previous version: flows, groups, names of tables, nftables sets and chains."""
     tables = "|".join(PREVIOUS_ONLY_TABLES)
     left = [flow for flow in cluster.flows(NODE) if re.search(rf"table=({tables}),|goto_table:({tables})\b", flow)]
     left += [group for group in groups(cluster) if re.search(r"table=20\b", group)]
@@ -168,12 +168,12 @@ def table_names(cluster: PacketWorld) -> dict[int, str]:
 
 
 def written_flows(cluster: PacketWorld) -> list[str]:
-    """The flows of br0, without those that the switch has learned, which expire."""
+    """Return the flows of br0 without those that the switch has learned, because these expire."""
     return [flow for flow in cluster.flows(NODE) if "timeout=" not in flow.partition(" actions=")[0]]
 
 
 def groups(cluster: PacketWorld) -> list[str]:
-    """The groups of br0, sorted."""
+    """Return the groups of br0, sorted."""
     dump = _ofctl("dump-groups", str(cluster.nodes[NODE].ovs / "br0.mgmt"))
     return sorted(line.strip() for line in dump.splitlines() if "group_id=" in line)
 

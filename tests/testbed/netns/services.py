@@ -52,7 +52,7 @@ while True:
 
 
 class Answer(tuple[str, str]):
-    """Which pod answered, and as whom it saw the caller."""
+    """The pod that answered, and the client's address as that pod saw it."""
 
 
 def register(cluster: PacketWorld, *names: str) -> None:
@@ -74,7 +74,7 @@ def register(cluster: PacketWorld, *names: str) -> None:
 
 
 def create_service(cluster: PacketWorld, name: str, project: str, selector: dict[str, str], **spec: Any) -> Service:
-    """A service on port 80, TCP and UDP, for the program that `answering` runs, with whatever else is said of it."""
+    """Create a service on port 80, TCP and UDP, for the program of `answering`. `spec` are other fields of its spec."""
     ports = tuple(
         ServicePort(port=80, name=protocol.lower(), target_port=TARGET_PORT, protocol=protocol)
         for protocol in ("TCP", "UDP")
@@ -94,7 +94,9 @@ def create_service(cluster: PacketWorld, name: str, project: str, selector: dict
 
 @contextlib.contextmanager
 def answering(cluster: PacketWorld, *names: str, port: int = TARGET_PORT) -> Iterator[None]:
-    """Pods that tell, over TCP and UDP, who they are and who calls."""
+    """Run a program in pods during the block that answers over TCP and UDP with the pod's name and the client's
+    address.
+    """
     running = [
         subprocess.Popen(
             ["ip", "netns", "exec", cluster.pod_namespace(name), sys.executable, "-c", ECHO, name, str(port)],
@@ -140,7 +142,7 @@ def call(
 
 
 def wait_for_answer(namespace: str, address: object, port: int, protocol: str = "TCP") -> Answer:
-    """The first answer, within a deadline: the rows of nodes follow what the master knows a moment later."""
+    """Return the first answer, within a deadline: flows follow the state of the master after a moment."""
 
     def answer() -> Answer | None:
         with contextlib.suppress(OSError):
@@ -180,7 +182,7 @@ class OfferedServices:
         return tuple(self._offers.values())
 
     def move(self, project: str, pod: str) -> None:
-        """From now on this pod is the backend of a project's service."""
+        """Make a pod the backend of a project's service."""
         backend = self._cluster.pods[pod]
         endpoint_slice = changed(self._slices[project], endpoints=(Endpoint(addresses=(str(backend.address),)),))
         self._slices[project] = self._cluster.call_api(lambda client: client.update(endpoint_slice))

@@ -35,7 +35,7 @@ CONFIG = ProxyConfig(
 
 
 def redirect(port: int) -> None:
-    """On the node, what is addressed to services or to node ports, from others and of its own processes."""
+    """Redirect packets to services and node ports on the node, those of others and those of its own processes."""
     verdict = f"meta l4proto {{ tcp, udp }} redirect to :{port}"
     rules = "".join(
         f"add chain ip proxied {hook} {{ type nat hook {hook} priority {priority}; }}\n"
@@ -84,7 +84,7 @@ class ProxyNode:
 
 @contextlib.contextmanager
 def proxy_namespaces() -> Iterator[None]:
-    """The two namespaces."""
+    """Create the network namespaces of a node and of a client."""
     with contextlib.ExitStack() as undo:
         for namespace in (NODE_NAMESPACE, CLIENT_NAMESPACE):
             run("ip", "netns", "add", namespace)
@@ -100,7 +100,7 @@ def proxy_namespaces() -> Iterator[None]:
 
 
 def listening(kind: socket.SocketKind = socket.SOCK_STREAM, backlog: int = 2048) -> socket.socket:
-    """A socket of a backend on the node, at a port that is free."""
+    """Return a socket of a backend on the node, at a free port."""
     with inside(NODE_NAMESPACE):
         actual = socket.socket(socket.AF_INET, kind)
     actual.settimeout(DEADLINE_SECONDS)
@@ -111,7 +111,7 @@ def listening(kind: socket.SocketKind = socket.SOCK_STREAM, backlog: int = 2048)
 
 
 def socket_in(namespace: str, kind: socket.SocketKind = socket.SOCK_STREAM) -> socket.socket:
-    """A socket of somebody who calls."""
+    """Return a socket of a client."""
     with inside(namespace):
         actual = socket.socket(socket.AF_INET, kind)
     actual.settimeout(DEADLINE_SECONDS)

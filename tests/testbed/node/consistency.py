@@ -40,7 +40,7 @@ def wait_until_consistent(node: DisturbedNode, seconds: float = DEADLINE_SECONDS
 
 
 def inconsistencies(node: DisturbedNode) -> list[str]:
-    """A sentence for each; all of them at one moment, so that some may be passing."""
+    """Return a sentence for each inconsistency at one moment. Some may be transient."""
     pods = {_uid(pod): pod for pod in node.read("/api/v1/pods")["items"]}
     containers = [_Container.of(document) for document in _inspected(node)]
     return [
@@ -99,7 +99,7 @@ class _Container:
 
 
 def _uid(pod: dict[str, Any]) -> str:
-    """As its containers know it."""
+    """Return the UID of a pod as its containers know it."""
     meta = pod["metadata"]
     return str(meta.get("annotations", {}).get(CONFIG_MIRROR, meta["uid"]))
 
@@ -140,7 +140,7 @@ def _of_pod(pod: dict[str, Any], containers: list[_Container]) -> Iterator[str]:
 
 
 def _of_runs(node: DisturbedNode, pods: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Each container has been started as often as is told."""
+    """Yield the containers whose number of starts differs from their reported restart count."""
     for uid, pod in pods.items():
         groups = [*pod["status"].get("containerStatuses", []), *pod["status"].get("initContainerStatuses", [])]
         for group in groups:
@@ -185,7 +185,7 @@ def _in_memory(volume: dict[str, Any]) -> list[str]:
 
 
 def _of_cgroups(node: DisturbedNode, pods: dict[str, dict[str, Any]], containers: list[_Container]) -> Iterator[str]:
-    """Every pod has its control groups, and what runs of it is in them."""
+    """Yield the inconsistencies of control groups: each pod has its groups, and its processes are in them."""
     tops = [*CGROUPS.glob(f"{node.root.name}/kubepods"), *CGROUPS.glob(f"*/{node.root.name}/kubepods")]
     groups = [name for top in tops for _, names, _ in os.walk(top) for name in names]
     there = {name.removeprefix("pod") for name in groups if name.startswith("pod")}
@@ -204,7 +204,9 @@ def _groups_of(pid: int) -> str:
 
 
 def _of_logs(node: DisturbedNode, containers: list[_Container]) -> Iterator[str]:
-    """Every container that has run has a link to its log, by pod and by container, and no link leads nowhere."""
+    """Yield the inconsistencies of logs: each container that has run has a link to its log by pod and by container, and
+    no link is broken.
+    """
     logs = node.root / "logs"
     entries = [Path(folder, name) for folder, _, names in os.walk(logs) for name in names]
     links = [path for path in entries if path.is_symlink()]
@@ -226,7 +228,7 @@ def _living(pods: dict[str, dict[str, Any]]) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class Vitals:
-    """What the agent itself holds: threads, open files, children; memory in bytes."""
+    """The resources of the agent: threads, open files, children; memory in bytes."""
 
     threads: int
     files: int
@@ -235,7 +237,7 @@ class Vitals:
 
 
 def vitals(node: DisturbedNode) -> Vitals:
-    """Of the agent that runs now."""
+    """Return the resources of the running agent."""
     agent = node.process(AGENT)
     children = tuple(" ".join(child.cmdline()) for child in agent.children(recursive=True))
     return Vitals(agent.num_threads(), agent.num_fds(), children, agent.memory_info().rss)

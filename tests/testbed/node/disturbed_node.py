@@ -1,4 +1,4 @@
-"""A node whose daemons can be killed, stopped, set to another time and restarted."""
+"""A node whose daemons can be killed, stopped, restarted and run with another clock."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ LASTING = "trap 'exit 0' TERM; tail -f /dev/null & wait"
 
 
 class DisturbedNode(SingleNode):
-    """`witness` is where containers write down that they have run; `environment` is what the agent is given."""
+    """A node whose daemons can be disturbed. Containers record their starts in `witness`. `environment` is that of the
+    agent.
+    """
 
     def __init__(self, *docker_flags: str) -> None:
         super().__init__(docker=docker_flags)
@@ -58,7 +60,7 @@ class DisturbedNode(SingleNode):
         return self._docker.root / "data"
 
     def process(self, name: str) -> psutil.Process:
-        """A daemon that was started."""
+        """Return a started daemon."""
         return psutil.Process(self._running[name].pid)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
@@ -73,7 +75,7 @@ class DisturbedNode(SingleNode):
         psutil.wait_procs(children)
 
     def died(self, name: str) -> bool:
-        """Whether a daemon has ended by itself, with SIGKILL; it is none of ours any more then."""
+        """Return whether a daemon has ended by SIGKILL. It is then no longer among the running ones."""
         code = self._running[name].poll()
         if code is None:
             return False
@@ -95,7 +97,7 @@ class DisturbedNode(SingleNode):
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
     def start_master(self) -> None:
-        """The master again, at the same address, when it has ended."""
+        """Start the master again at the same address."""
         self._start(MASTER, *self._flags)
         wait_until(self._answers, "the master")
 
@@ -105,11 +107,11 @@ class DisturbedNode(SingleNode):
         wait_until(lambda: self.node_condition("Ready") == "True", "the node is ready")
 
     def log(self, name: str) -> str:
-        """What a daemon has said."""
+        """Return the log of a daemon."""
         return (self.root / f"{name}.log").read_text()
 
     def health(self, path: str) -> tuple[int, str]:
-        """What the agent answers at its health address."""
+        """Return the status code and the body of a path at the agent's health address."""
         command = self.process(AGENT).cmdline()
         [address] = [word.partition("=")[2] for word in command if word.startswith("--health-address=")]
         output = subprocess.run(
@@ -126,7 +128,7 @@ class DisturbedNode(SingleNode):
         self.kubectl("apply", "-f", "-", stdin="".join(pods))
 
     def delete(self, *pods: str) -> None:
-        """Ask for the end of pods, and do not wait for it."""
+        """Delete pods without waiting for their end."""
         self.kubectl("delete", "pod", "--wait=false", *pods)
 
     def _master_flags(self) -> tuple[str, ...]:
@@ -145,7 +147,7 @@ class DisturbedNode(SingleNode):
 
 
 def pod(node: DisturbedNode, name: str, *, extra: str = "", more: str = "", command: str = LASTING) -> str:
-    """A pod whose container `main` counts its starts; `extra` is of the spec, `more` of the container (YAML)."""
+    """Return a pod whose container `main` counts its starts. `extra` is YAML of the spec, `more` of the container."""
     return f"""\
 ---
 apiVersion: v1
@@ -164,7 +166,7 @@ spec:
 
 
 def container(name: str, command: str = LASTING, mounts: str = "") -> str:
-    """A container that counts its starts."""
+    """Return a container that counts its starts."""
     return f"""\
   - name: {name}
     image: podlane/toolbox
@@ -179,7 +181,7 @@ def container(name: str, command: str = LASTING, mounts: str = "") -> str:
 
 
 def small_filesystem(path: Path, size: str) -> None:
-    """A disk of its own for a directory."""
+    """Mount a small filesystem at a directory."""
     path.mkdir(parents=True)
     run("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(path))
 
@@ -219,7 +221,7 @@ OBJECTS = """\
 
 
 def full_pod(node: DisturbedNode, name: str) -> str:
-    """A pod with an init container and volumes of every kind."""
+    """Return a pod with an init container and volumes of every kind."""
     init = EVERYTHING.format(init=container("first", "true"))
     return pod(node, name, extra=VOLUMES + init, more=MOUNTS)
 

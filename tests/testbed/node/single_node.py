@@ -72,7 +72,7 @@ class SingleNode:
         shutil.rmtree(self.root)
 
     def _cleared(self) -> bool:
-        """Whether no container is left; one of which Docker is just getting rid refuses to be removed."""
+        """Remove all containers. Return whether none was left: one that Docker is removing cannot be removed."""
         for identity in (left := self.docker("ps", "-aq").split()):
             with contextlib.suppress(LabError):
                 self.docker("rm", "-f", identity)

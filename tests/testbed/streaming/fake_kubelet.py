@@ -64,7 +64,7 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class FakeKubelet:
-    """The node. `answer` is how it answers what is no conversation, `upgrades` whether it takes conversations."""
+    """A fake kubelet. `answer` responds to requests other than upgrades. `upgrades` is True if it accepts upgrades."""
 
     port: int = 0
     requests: list[ReceivedRequest] = field(default_factory=list)
@@ -81,7 +81,7 @@ class FakeKubelet:
         return len(self.runner.server.connections)
 
     async def quiet(self) -> None:
-        """Until nobody is connected."""
+        """Wait until no connection is open."""
         await until(lambda: not self.connections)
 
     async def handle(self, http: web.Request) -> web.StreamResponse:
@@ -104,7 +104,7 @@ class FakeKubelet:
         return web.json_response({"path": http.path}, headers={"X-Node": NODE})
 
     async def _converse(self, http: web.Request, upgrade: str) -> web.StreamResponse:
-        """An echo, after `hello`."""
+        """Send `hello`, then echo the input."""
         wanted = http.headers.get("X-Stream-Protocol-Version", "")
         answer = UpgradeResponse([("Upgrade", upgrade), ("X-Stream-Protocol-Version", wanted)])
         stream = await answer.upgrade(http)
@@ -120,7 +120,7 @@ class FakeKubelet:
 
 
 async def forward(http: web.Request) -> web.StreamResponse:
-    """A port of this machine, in place of one of a pod."""
+    """Forward a port of this machine in place of one of a pod."""
     answer = UpgradeResponse([("Upgrade", "SPDY/3.1"), ("X-Stream-Protocol-Version", "portforward.k8s.io")])
     async with Session(await answer.upgrade(http)) as session:
         streams: dict[str, SpdyStream] = {}
@@ -145,7 +145,7 @@ async def forward(http: web.Request) -> web.StreamResponse:
 async def running_kubelet(
     server: ApiServer, root: Path, *, trusted: bool = True, known_as: str = f"system:node:{NODE}"
 ) -> AsyncIterator[FakeKubelet]:
-    """A node that runs; one that is not trusted has a certificate of another authority."""
+    """Run a fake kubelet during the block. If it is not trusted, its certificate is of another authority."""
     now = datetime.datetime.now(datetime.UTC)
     ca = cluster_ca(server)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -173,7 +173,7 @@ async def running_kubelet(
 
 
 class ProxyTestbed:
-    """A master, a node, and somebody who asks."""
+    """A master, a fake kubelet, and a client."""
 
     def __init__(self, api_client: UntypedClient, node: FakeKubelet, session: aiohttp.ClientSession, url: str) -> None:
         self.api_client = api_client
@@ -182,7 +182,7 @@ class ProxyTestbed:
         self.url = url
 
     async def register(self, *addresses: dict[str, str], port: int | None = None) -> None:
-        """The node, listening where it says."""
+        """Register the node with these addresses and this port."""
         await self.api_client.request("DELETE", f"/api/v1/nodes/{NODE}")
         await self.api_client.create("/api/v1/nodes", name=NODE)
         where = list(addresses) or [{"type": "InternalIP", "address": own_address()}]
@@ -192,7 +192,7 @@ class ProxyTestbed:
         assert answer["kind"] == "Node", answer
 
     async def pod(self, name: str, *containers: str, node: str = NODE, ip: str = "", **spec: Any) -> None:
-        """A pod on the node, or on none."""
+        """Create a pod on the node, or on none."""
         whole: dict[str, Any] = {
             "containers": [{"name": container_name, "image": "image"} for container_name in containers or ("main",)],
             **({"nodeName": node} if node else {"schedulerName": "nobody"}),
@@ -217,7 +217,7 @@ async def proxy_testbed(
     trusted: bool = True,
     known_as: str = f"system:node:{NODE}",
 ) -> AsyncIterator[ProxyTestbed]:
-    """With the project there, the node registered, and an administrator who asks."""
+    """Yield a testbed with a project, a registered node, and an administrator as its client."""
     kubeconfig = Kubeconfig.load(server.kubeconfig)
     if (await api_client.request("GET", f"/api/v1/namespaces/{PROJECT}"))["kind"] == "Status":
         await api_client.create("/api/v1/namespaces", name=PROJECT)
@@ -237,7 +237,7 @@ async def proxy_testbed(
 
 
 def _connected(server: ApiServer) -> int:
-    """How many connections of ours to a master are open; the door keeps one."""
+    """Return the number of this process's connections to a master. The proxy keeps one open."""
     port = int(server.url.rpartition(":")[2])
     return sum(
         getattr(net_connection.raddr, "port", 0) == port for net_connection in psutil.Process().net_connections("tcp")
@@ -245,7 +245,7 @@ def _connected(server: ApiServer) -> int:
 
 
 def own_address() -> str:
-    """An address of this machine that is not its loopback's."""
+    """Return an address of this machine other than loopback."""
     actual = [
         net_address.address
         for net_if_addr in psutil.net_if_addrs().values()

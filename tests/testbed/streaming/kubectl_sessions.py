@@ -67,7 +67,7 @@ SERVERS = ((ECHO, _echo), (GREETER, _greet), (SUMS, _sum))
 
 @contextmanager
 def serving_pod_ports(pid: str) -> Iterator[None]:
-    """In the block, servers listen on the loopback of the pod of which that is a process; one closes first."""
+    """Serve on the loopback of a pod, which is given by the PID of one of its processes. One server closes first."""
     listening = [_listener(pid, port) for port, _ in SERVERS]
     loop = asyncio.new_event_loop()
 
@@ -118,7 +118,7 @@ class Kubectl:
 
     @contextmanager
     def forwarding(self, pod: str, *ports: int) -> Iterator[dict[int, int]]:
-        """In the block, ports of the pod are ports of loopback."""
+        """Forward ports of a pod to ports of loopback during the block."""
         command = [*self.command, "port-forward", f"pod/{pod}", *(f":{port}" for port in ports)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=self.environment) as process:
             try:
@@ -135,7 +135,7 @@ class Kubectl:
 
 
 def run_for_all(everyone: list[Kubectl], does: Callable[[Kubectl], None]) -> None:
-    """Everyone does the same; what goes wrong is told with the name of the one who did it."""
+    """Run a function for all versions of kubectl. Errors are reported with the version."""
     with ThreadPoolExecutor(4) as threads:
         done = [(kubectl, threads.submit(does, kubectl)) for kubectl in everyone]
     wrong = [f"{kubectl}: {error!r}" for kubectl, each in done if (error := each.exception()) is not None]
@@ -143,7 +143,7 @@ def run_for_all(everyone: list[Kubectl], does: Callable[[Kubectl], None]) -> Non
 
 
 class Terminal:
-    """A terminal with somebody at it."""
+    """An interactive terminal."""
 
     def __init__(self, kubectl: Kubectl, *words: str) -> None:
         self._master, slave = pty.openpty()
@@ -169,7 +169,7 @@ class Terminal:
             self.expect(until, again=line)
 
     def expect(self, pattern: str, again: str = "") -> None:
-        """Wait until it has come; what is to be typed again is, each second."""
+        """Wait until the output matches a pattern. `again` is typed every second meanwhile."""
         begin = typed = time.monotonic()
         while not (actual := re.search(pattern.encode(), self._said)):
             assert time.monotonic() < begin + DEADLINE_SECONDS, self._said
@@ -187,7 +187,7 @@ class Terminal:
 
 
 async def exchange(port: int, *pieces: bytes) -> bytes:
-    """What comes back of a connection when everything is said."""
+    """Send data over a connection, and return the response after the end of the input."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
     async def say() -> None:

@@ -18,7 +18,7 @@ from node_agent.docker.wire_format import STDERR, STDOUT
 
 
 class LocalProcess(StreamSession):
-    """Leaving it kills what has not ended, with its group."""
+    """A process as a stream session. At the end of the block, the process and its group are killed."""
 
     def __init__(self, program: asyncio.subprocess.Process, terminal: int | None) -> None:
         self.program = program
@@ -110,7 +110,7 @@ class LocalProcess(StreamSession):
             self._terminal = None
 
     async def _from_terminal(self) -> bytes:
-        """The next bytes; the terminal of which the other end is closed gives an error."""
+        """Return the next bytes of the terminal. A terminal whose other end is closed raises an error."""
         assert self._terminal is not None
         loop = asyncio.get_running_loop()
         ready = asyncio.Event()

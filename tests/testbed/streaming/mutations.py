@@ -15,7 +15,7 @@ MASK = b"\x11\x22\x33\x44"
 
 @dataclass(frozen=True)
 class Conversation:
-    """What a client sent: the head of its request, and frames. Those of a tunnel are frames of SPDY."""
+    """The recorded bytes of a client: the head of its request, and frames. Frames of a tunnel are SPDY frames."""
 
     name: str
     head: bytes
@@ -39,7 +39,7 @@ class Conversation:
 
 
 def load() -> list[Conversation]:
-    """All that were recorded."""
+    """Return all recorded conversations."""
     return [_read(path) for path in sorted(FOLDER.glob("*.json"))]
 
 
@@ -68,7 +68,7 @@ def spdy_frames(sent: bytes) -> list[bytes]:
 
 
 def websocket_frames(sent: bytes) -> list[bytes]:
-    """The first byte of each frame and its payload, unmasked."""
+    """Return the first byte and the unmasked payload of each frame."""
     frames = []
     while sent:
         first, length, at = sent[0], sent[1] & 0x7F, 2
@@ -82,7 +82,7 @@ def websocket_frames(sent: bytes) -> list[bytes]:
 
 
 def masked(first: int, payload: bytes) -> bytes:
-    """A frame as clients send it."""
+    """Return a masked frame, as clients send it."""
     size = len(payload)
     if size < 126:
         lengths = bytes((0x80 | size,))
@@ -99,7 +99,7 @@ def _xor(data: bytes, mask: bytes) -> bytes:
 
 
 def mutated(dice: random.Random, conversation: Conversation, other: Conversation) -> tuple[bytes, list[bytes], int]:
-    """A head, pieces to send one after another when it is answered, and how many frames they were cut from."""
+    """Return a head, the pieces to send one after another after its response, and the number of frames in them."""
     frames = conversation.without_goodbye() if dice.random() < 0.6 else list(conversation.frames)
     for _ in range(dice.choice((0, 1, 1, 2, 2, 3, 5))):
         _change(dice, frames, other)

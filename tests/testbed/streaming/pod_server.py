@@ -46,7 +46,7 @@ NODE_NAMES = {"stdin": "input", "stdout": "output", "stderr": "error", "ports": 
 
 @dataclass
 class PodServer:
-    """What it has seen, and what it does with a command: runs it here unless it is told otherwise."""
+    """A server of one pod that records requests. It runs commands on this machine, or calls `work` instead."""
 
     url: str = ""
     processes: list[LocalProcess] = field(default_factory=list)
@@ -118,7 +118,7 @@ async def running_pod_server() -> AsyncIterator[PodServer]:
 
 
 def _as_for_a_node(request: web.Request) -> web.Request:
-    """What an API server does: a node knows the parameters by other names."""
+    """Rename the query parameters as an API server does, because a node has other names for them."""
     flags = {"stdin", "stdout", "stderr", "tty"}
     query = MultiDict(
         (NODE_NAMES.get(name, name), "1" if name in flags and value.lower() == "true" else value)

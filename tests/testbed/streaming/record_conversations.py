@@ -1,7 +1,7 @@
-"""Records what real clients send, for the fuzzer: `python -m tests.testbed.streaming.record_conversations`.
+"""Records the bytes of real clients for the fuzzer: `python -m tests.testbed.streaming.record_conversations`.
 
-A relay stands between each client and a pod that is this machine, and keeps what goes towards the pod, in the cuts in
-which it came.
+A relay stands between each client and a pod that is this machine. It records the bytes towards the pod, in the pieces
+in which they arrive.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TALK = b"a line\nanother line\n" + bytes(range(256)) * 8
 
 @asynccontextmanager
 async def recording(url: str, name: str) -> AsyncIterator[str]:
-    """The address of a relay; what an upgraded connection carried is written down at the end."""
+    """Run a relay during the block and yield its address. The bytes of upgraded connections are recorded at the end."""
     host, _, port = url.removeprefix("http://").rpartition(":")
     recorded: list[list[bytes]] = []
 
@@ -63,7 +63,7 @@ async def recording(url: str, name: str) -> AsyncIterator[str]:
 
 
 def _start_of_upgrade(sent: bytes) -> int:
-    """Clients ask for other things on the same connection before."""
+    """Return the offset of the upgrade request. Clients send other requests on the same connection before it."""
     return (
         sent.lower().rfind(b"\r\n\r\n", 0, sent.lower().find(b"upgrade: ")) + 4
         if sent.lower().count(b"http/1.1") > 1

@@ -39,7 +39,7 @@ SUCCESS = b'{"metadata":{},"status":"Success"}'
 
 
 class Recorded:
-    """A carrier that keeps what comes over it."""
+    """A carrier that records the bytes that it receives."""
 
     def __init__(self, carrier: Stream, record: bytearray) -> None:
         self.carrier = carrier
@@ -61,7 +61,7 @@ class Recorded:
 
 
 class SpdyApiServer:
-    """The server, and of every conversation it had what the client sent and why it ended."""
+    """An API server that records, for every session, the bytes of the client and the reason for the end."""
 
     def __init__(self) -> None:
         self.sessions: list[Session] = []
@@ -99,7 +99,7 @@ class SpdyApiServer:
 
 
 async def echo_program(session: Session, kinds: set[str], output: bytes) -> None:
-    """Answer the streams of one program, say something, send back what comes to its input, and tell success."""
+    """Accept the streams of one program, send `output`, echo its input, and report success."""
     streams: dict[str, SpdyStream] = {}
     while streams.keys() != kinds:
         stream = await session.accept()
@@ -118,7 +118,7 @@ async def echo_program(session: Session, kinds: set[str], output: bytes) -> None
 
 
 async def echo_ports(session: Session) -> None:
-    """Send back on every data stream what comes on it, until the client goes."""
+    """Echo the data of every data stream until the client disconnects."""
     errors: dict[str, SpdyStream] = {}
     async with asyncio.TaskGroup() as connections:
         while stream := await session.accept():

@@ -54,12 +54,12 @@ class DummySwitch:
         self._folder.cleanup()
 
     def start_vswitchd(self) -> None:
-        """Start the switch itself; what it held in memory is gone."""
+        """Start ovs-vswitchd. Its state in memory is lost."""
         arguments = (f"unix:{self.rundir}/db.sock", "--enable-dummy=override", "--disable-system")
         self._start("ovs-vswitchd", *arguments)
 
     def kill_vswitchd(self) -> None:
-        """As SIGKILL does it."""
+        """Kill ovs-vswitchd by SIGKILL."""
         self._hang_up()
         process = self._processes.pop()
         process.kill()
@@ -92,7 +92,7 @@ class DummySwitch:
         return asyncio.run(self._with_driver(lambda driver: driver.sync(Partition.NODE, FlowSet(flows))))
 
     def replace_services(self, flow_set: FlowSet) -> DiffCount:
-        """The same for services."""
+        """Replace the flows and groups of services, and return the number of changes."""
         return asyncio.run(self._with_driver(lambda driver: driver.sync(Partition.SERVICE, flow_set)))
 
     def read(self) -> frozenset[Flow | UnknownFlow]:

@@ -33,13 +33,13 @@ def node_names(plan: GeneratedCluster) -> list[str]:
 
 
 def add_ports(switch: DummySwitch) -> None:
-    """As many as any plan needs, so that one switch serves them all."""
+    """Add as many ports as any generated cluster needs, so that one switch serves all of them."""
     pods = {f"pod{number}": FIRST_POD_OFPORT + number for number in range(MOST_PODS)}
     switch.add_ports({"vxlan0": VXLAN_OFPORT, "tun0": GATEWAY_OFPORT, **pods})
 
 
 def load(plan: GeneratedCluster, switches: dict[str, DummySwitch], compiled: Compile = compile_flows) -> TraceWorld:
-    """The cluster on real switches."""
+    """Install a generated cluster on real switches."""
     vnids = dict(plan.vnids)
     nodes = {
         name: Node(name, IPv4Address("10.245.2.3") + number, IPv4Network((0x0A800000 + 512 * number, 23)))
@@ -66,7 +66,7 @@ def layout_of(world: TraceWorld) -> ClusterLayout:
 
 
 def find_differences(world: TraceWorld) -> Iterator[str]:
-    """Where the switches answer otherwise than the model."""
+    """Yield the attempts for which the switches differ from the model."""
     layout = layout_of(world)
     for source, target in itertools.permutations(world.pods.values(), 2):
         for attempt in attempts(layout, source, target):

@@ -52,7 +52,7 @@ def full_name(pod: RunningPod) -> str:
 
 
 def hops(world: TraceWorld, words: str, ports: Ports | None = None) -> list[Hop]:
-    """Every switch that the packet meets, and what it says."""
+    """Return the hop at every switch on the packet's path."""
     parser = argparse.ArgumentParser()
     add_arguments(parser)
     served = ports or {}
@@ -65,7 +65,7 @@ def hops(world: TraceWorld, words: str, ports: Ports | None = None) -> list[Hop]
 
 
 def sentence_for(world: TraceWorld, words: str, ports: Ports | None = None) -> str:
-    """The last line of the command."""
+    """Return the last line of the command's output."""
     topology = topology_of(world, ports or {})
     source, target = (topology.find_host(word) for word in words.split()[:2])
     assert source is not None

@@ -18,7 +18,7 @@ CLUSTER = Cluster((IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16"),
 
 @dataclass(slots=True)
 class TraceWorld:
-    """One dummy switch a node; a frame that enters the tunnel is asked of the peer's switch again."""
+    """A cluster with one dummy switch a node. A frame that enters the tunnel is traced in the peer's switch too."""
 
     switches: dict[str, DummySwitch]
     networks: dict[str, NodeNetwork]
@@ -48,7 +48,9 @@ class TraceWorld:
         return (pod.node, GATEWAY_OFPORT) in self._follow(pod.node, f"in_port={self.ports[source]}", frame)
 
     def ends(self, source: str, frame: bytes) -> set[tuple[str, int]]:
-        """Every (node, OpenFlow port) at which what `source` sends comes out, with some hashes of its connection."""
+        """Return every (node, OpenFlow port) at which a frame of `source` leaves a switch, for several hashes of its
+        connection.
+        """
         node, port = self.pods[source].node, self.ports[source]
         return set().union(*(self._follow(node, f"in_port={port},dp_hash={number}", frame) for number in HASHES))
 
@@ -61,11 +63,13 @@ class TraceWorld:
         )
 
     def _tunnel(self, sender: IPv4Address, node: str, vnid: int) -> str:
-        """A packet that has come through a tunnel; without tun_dst the switch takes it for one that has not."""
+        """Return the fields of a packet from a tunnel. Without tun_dst the switch takes it for one that is not from a
+        tunnel.
+        """
         return f"in_port={VXLAN_OFPORT},tun_src={sender},tun_dst={self.node_address(node)},tun_id={vnid}"
 
     def _follow(self, node: str, flow: str, frame: bytes) -> set[tuple[str, int]]:
-        """Every (node, OpenFlow port) at which the frame comes out."""
+        """Return every (node, OpenFlow port) at which the frame leaves a switch."""
         text = self.switches[node].trace(flow, frame)
         assert "Datapath actions" in text, text
         outputs = {int(port) for port in re.findall(r"^\s+output:(\d+)$", text, re.MULTILINE)}
@@ -80,7 +84,9 @@ class TraceWorld:
 
 
 def _as_translated(text: str, frame: bytes) -> bytes:
-    """An untagged frame with the address and the port to which, as a trace tells, connection tracking has sent it."""
+    """Return an untagged frame with the destination address and port after connection tracking, as the trace reports
+    them.
+    """
     actual = re.findall(r"^ Modified flow: .*nw_dst=([0-9.]+),tp_dst=(\d+)$", text, re.MULTILINE)
     if not actual:
         return frame
@@ -106,7 +112,7 @@ def networks_of(
 
 
 def build(multitenant: bool) -> tuple[dict[str, NodeNetwork], dict[str, int], dict[str, RunningPod], dict[str, int]]:
-    """The standard inhabitants as networks, vnids, pods by name and their port numbers."""
+    """Return the networks, the VNIDs, the pods by name and the port numbers of the standard cluster."""
     vnids = {"default": 0, "red": 10, "blue": 11} if multitenant else dict.fromkeys(("default", "red", "blue"), 0)
     nodes = {
         name: Node(name, IPv4Address("10.245.2.3") + number, IPv4Network((0x0A800000 + 512 * number, 23)))

@@ -55,14 +55,14 @@ def replica_set(name: str, namespace: str, selector: LabelSelector = WEB) -> Rep
 
 
 def node(name: str, address: str) -> Node:
-    item = Node(metadata=meta(name))
+    created = Node(metadata=meta(name))
     status = replace(
-        item.status,
+        created.status,
         addresses=(NodeAddress(type="InternalIP", address=address),),
         conditions=(Condition(type="Ready", status="True"),),
         allocatable={"cpu": "4", "memory": "4Gi", "pods": "10"},
     )
-    return replace(item, status=status)
+    return replace(created, status=status)
 
 
 def pod(name: str, cpu: str, node_name: str = "") -> Pod:
@@ -77,9 +77,9 @@ def volume(name: str, size: str) -> PersistentVolume:
 
 
 def claim(name: str) -> PersistentVolumeClaim:
-    item = PersistentVolumeClaim(metadata=meta(name, "red"))
+    created = PersistentVolumeClaim(metadata=meta(name, "red"))
     requests = ResourceRequirements(requests={"storage": "1Gi"})
-    return replace(item, spec=replace(item.spec, access_modes=("ReadWriteOnce",), resources=requests))
+    return replace(created, spec=replace(created.spec, access_modes=("ReadWriteOnce",), resources=requests))
 
 
 @asynccontextmanager
@@ -136,13 +136,13 @@ async def test_a_poisoned_replica_set_does_not_keep_others_from_getting_pods(
 
 
 async def test_a_pod_that_admission_cannot_check_does_not_keep_others_from_being_created(tmp_path: Path) -> None:
-    item = LimitRangeItem(type="Container", default_request={"cpu": "nonsense"}, default={"cpu": "nonsense"})
-    limits = LimitRange(metadata=meta("limits", "red"), spec=LimitRangeSpec(limits=(item,)))
+    limit = LimitRangeItem(type="Container", default_request={"cpu": "nonsense"}, default={"cpu": "nonsense"})
+    limits = LimitRange(metadata=meta("limits", "red"), spec=LimitRangeSpec(limits=(limit,)))
     async with opened_storage(tmp_path) as storage:
         await storage.write(*map(put, (*NAMESPACES, limits, replica_set("a", "red"), replica_set("b", "blue"))))
         async with running_controllers(storage):
             await until(lambda: bool(stored(storage, Pod)))
-            assert {item.metadata.namespace for item in stored(storage, Pod).values()} == {"blue"}
+            assert {created.metadata.namespace for created in stored(storage, Pod).values()} == {"blue"}
 
 
 async def test_nodes_get_subnets_although_a_stored_subnet_cannot_be_read(tmp_path: Path) -> None:
@@ -216,10 +216,10 @@ async def test_controllers_start_although_a_stored_role_cannot_be_decoded(
 
 
 def test_an_error_of_one_object_replaces_all_its_results_only() -> None:
-    def results(item: Object) -> list[str]:
-        if item.metadata.name == "b":
+    def results(obj: Object) -> list[str]:
+        if obj.metadata.name == "b":
             raise ValueError("poisoned")
-        return [item.metadata.name] * 2
+        return [obj.metadata.name] * 2
 
     first, second, failed, *others = isolate_errors([Namespace(metadata=meta(name)) for name in "abc"], results)
     assert (first, second, others) == ("a", "a", ["c", "c"])
