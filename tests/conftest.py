@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator
 
 import hypothesis
@@ -17,6 +18,9 @@ LASTING = {"tests/e2e/lab": "cluster", "tests/net": "world"}
 
 # Helpers assert, too: a failure shows their values as it does those of a test.
 pytest.register_assert_rewrite("tests.testbed")
+
+# kubectl, runc and Docker collect garbage four times as rarely: a short command takes a fifth less CPU time.
+os.environ.setdefault("GOGC", "400")
 
 # No example has to be done in a given time: how long one takes is the machine's affair.
 hypothesis.settings.register_profile("podlane", deadline=None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -51,7 +52,8 @@ def in_its_project(program: str, kubeconfig: Path, root: Path, name: str, sectio
     known = yaml.safe_load(kubeconfig.read_text())
     known["contexts"][0]["context"]["namespace"] = project
     (directory / "kubeconfig").write_text(json.dumps(known))
-    environment = {"HOME": str(root), "KUBECONFIG": str(directory / "kubeconfig"), "EDITOR": "false"}
+    own = {"HOME": str(root), "KUBECONFIG": str(directory / "kubeconfig"), "EDITOR": "false"}
+    environment = {**os.environ, **own}
 
     def about_project(*words: str) -> None:
         subprocess.run([program, *words, project], env=environment, check=True, capture_output=True, cwd=directory)
