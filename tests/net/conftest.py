@@ -1,4 +1,4 @@
-"""Clusters with real packets."""
+"""Clusters that exchange real packets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def world() -> Iterator[PacketWorld]:
 
 @pytest.fixture(scope="module")
 def serving(world: PacketWorld) -> Iterator[PacketWorld]:
-    """The world, whose pods the master knows and who tell who they are."""
+    """Yield a cluster whose pods are registered on the master and answer with their names."""
     names = tuple(world.pods)
     register(world, *names)
     with answering(world, *names):

@@ -1,4 +1,4 @@
-"""One lab for all tests of this folder; the user's own lab is not touched."""
+"""One lab for all tests of this folder. A lab of the user is not touched."""
 
 from __future__ import annotations
 

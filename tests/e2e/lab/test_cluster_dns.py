@@ -80,7 +80,7 @@ def named(cluster: Cluster) -> Iterator[Cluster]:
 
 
 def resolved_addresses(cluster: Cluster, namespace: str, name: str, wanted: str) -> list[str]:
-    """What a resolver says of a name in a pod: the addresses, in order; empty if there are none."""
+    """Return the sorted addresses that a resolver in a pod returns for a name; empty if there are none."""
     output = cluster.kubectl("-n", namespace, "exec", name, "--", "nslookup", wanted, check=False).stdout
     answer = output.partition("\n\n")[2]
     rows = [line.split(":", 1)[1].split() for line in answer.splitlines() if line.startswith("Address")]
@@ -121,7 +121,7 @@ def test_headless_service_resolves_to_its_pods(named: Cluster) -> None:
 
 
 def test_short_service_name_resolves_by_the_search_list(named: Cluster) -> None:
-    """By the C library's resolver and its search list."""
+    """Resolves the name by the resolver of the C library and its search list."""
     fetch = ("wget", "-q", "-O", "-", "http://one.set:8080/etc/resolv.conf")
     assert "nameserver" in named.execute("names", "asker", *fetch).stdout
     refused = named.kubectl("-n", "others", "exec", "stranger", "--", *fetch, check=False)
@@ -129,7 +129,7 @@ def test_short_service_name_resolves_by_the_search_list(named: Cluster) -> None:
 
 
 def test_external_name_fails_soon_when_no_upstream_server_is_reachable(named: Cluster) -> None:
-    """No server of the machine is reached from a lab; who asks hears of it before he would ask again."""
+    """A lab reaches no upstream server of the machine. The error arrives before a client would retry."""
     refused = named.kubectl("-n", "names", "exec", "asker", "--", "nslookup", "www.example.com", check=False)
     assert "SERVFAIL" in refused.stdout + refused.stderr
 

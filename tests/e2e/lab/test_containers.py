@@ -1,4 +1,4 @@
-"""Containers of a pod as a user sees them: order, rights and environment."""
+"""Containers of a pod as a user sees them: order, privileges and environment."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ def project(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def pod(name: str, project: str, spec: str) -> str:
-    """A pod of the project; `spec` is YAML, indented by two."""
+    """Return a pod of the project; `spec` is YAML, indented by two."""
     head = f"---\napiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, namespace: {project}}}\nspec:\n"
     return f"{head}  terminationGracePeriodSeconds: 1\n{spec}"
 
 
 def container_status(cluster: Cluster, project: str, name: str, kind: str = "containerStatuses") -> dict[str, Any]:
-    """The first container's status of a kind."""
+    """Return the status of the first container of a kind."""
     rows = cluster.status(project, name).get(kind) or [{"state": {}}]
     first: dict[str, Any] = rows[0]
     return first
 
 
 def wait_reason(cluster: Cluster, project: str, name: str, reason: str) -> str:
-    """Until the first container waits with a reason; its message."""
+    """Wait until the first container waits for this reason, and return the message."""
 
     def message() -> str | None:
         waiting = container_status(cluster, project, name)["state"].get("waiting", {})
@@ -227,7 +227,7 @@ with socket.socket(type=socket.SOCK_DGRAM) as server:
 
 @contextmanager
 def answering(pid: int, port: int) -> Iterator[None]:
-    """Datagrams to this port of the network of a process are answered in the block."""
+    """Answer datagrams to this port in the network of a process during the block."""
     command = ["nsenter", f"--net=/proc/{pid}/ns/net", sys.executable, "-c", ANSWERER, str(port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None

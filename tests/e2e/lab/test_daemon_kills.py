@@ -70,7 +70,7 @@ def test_pods_start_and_end_while_daemons_are_killed(cluster: Cluster) -> None:
 
 
 def test_sandbox_removed_while_the_agent_is_down_leaves_no_port(cluster: Cluster) -> None:
-    """Its network namespace is held open here: otherwise the kernel would take the port away by itself."""
+    """The test holds the network namespace open; otherwise the kernel would remove the port."""
     node = cluster.nodes["node-1"]
     before = cluster.settled_traces("node-1")
     cluster.apply(namespace("lost") + pod("one", "lost", "node-1"))

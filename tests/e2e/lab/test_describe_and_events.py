@@ -37,7 +37,7 @@ spec:
 
 
 def events(cluster: Cluster, pod: str) -> list[tuple[str, str]]:
-    """(type, reason) of what is told under a pod, as describe shows it."""
+    """Return (type, reason) of a pod's events, as `kubectl describe` prints them."""
     reported = cluster.kubectl("-n", "told", "describe", "pod", pod).stdout.partition("Events:")[2]
     return [(line.split()[0], line.split()[1]) for line in reported.splitlines()[3:] if line.strip()]
 

@@ -46,7 +46,7 @@ spec:
 
 @pytest.fixture(scope="module")
 def pod(cluster: Cluster) -> Iterator[str]:
-    """A pod of the project `into` that has servers on ports of its own loopback."""
+    """Create a pod of the project `into` with servers on ports of its own loopback."""
     cluster.kubectl("create", "namespace", "into")
     cluster.kubectl("-n", "into", "create", "-f", "-", stdin=POD.replace("NAME", "talker"))
     cluster.wait_running("into", "talker")
@@ -122,7 +122,7 @@ def _left(kubectl: Kubectl, pod: str, cluster: Cluster, mark: str) -> None:
 def test_exec_program_that_reads_nothing_ends_when_its_client_ends(
     everyone: list[Kubectl], pod: str, cluster: Cluster
 ) -> None:
-    """Whatever waits on the way to it, input fills all of it, and the caller is killed."""
+    """Input fills all buffers on the way to the program, and the client is killed."""
     callers = []
     for mark, kubectl in zip(("6001", "6002"), everyone[-2:], strict=True):
         words = [*kubectl.command, "exec", "-i", pod, "-c", "main", "--", "sleep", mark]
@@ -137,7 +137,7 @@ def test_exec_program_that_reads_nothing_ends_when_its_client_ends(
 
 
 def _is_held_up(caller: subprocess.Popen[bytes]) -> bool:
-    """Whether it reads its input no more."""
+    """Return whether a process no longer reads its input."""
     process = psutil.Process(caller.pid)
     before = process.io_counters().read_chars
     time.sleep(0.5)
@@ -153,7 +153,7 @@ def _programs(cluster: Cluster) -> str:
 
 @pytest.fixture
 def python_client(cluster: Cluster) -> Iterator[Any]:
-    """It leaves sockets open whatever one does: none is left to the next test."""
+    """Yield a Python client. It leaves sockets open, so they are closed before the next test."""
     from kubernetes import client, config
 
     with config.new_client_from_config(str(cluster.lab.kubeconfig)) as connection:

@@ -32,7 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 
 def played(program: str, kubeconfig: Path, root: Path, folder: Path, node: str = "") -> list[str]:
-    """What is wrong of all sections of a folder."""
+    """Return the differences in all sections of a folder."""
     text = "\n".join(file.read_text() for file in sorted(folder.glob("*.txt"))).replace("NODE", node or "NODE")
     parsed = sections(text, version_of(program))
     assert parsed

@@ -107,7 +107,7 @@ def test_pod_exchanges_tcp_and_udp_with_the_outside_and_its_node(cluster: Cluste
 
 
 def _answered(server: socket.socket) -> str:
-    """Take one question and answer it; who has asked."""
+    """Answer one request, and return the address of its sender."""
     if server.type is socket.SOCK_DGRAM:
         question, (asker, port) = server.recvfrom(100)
         server.sendto(b"the answer", (asker, port))

@@ -38,7 +38,7 @@ def inside(cluster: Cluster, project: str, name: str, container: str, command: s
 
 
 def column(cluster: Cluster, project: str, name: str) -> str:
-    """READY of `kubectl get pods`."""
+    """Return the column READY of `kubectl get pods`."""
     return cluster.kubectl("-n", project, "get", "pod", name, "--no-headers").stdout.split()[1]
 
 
@@ -135,7 +135,7 @@ def test_container_restarts_when_its_liveness_probe_fails(cluster: Cluster, proj
 
 
 def test_liveness_probe_waits_for_the_startup_probe(cluster: Cluster, project: str) -> None:
-    """Its liveness probe would end it at the first failure, if it were asked before the startup probe succeeds."""
+    """The liveness probe would end the container at the first failure if it ran before the startup probe succeeds."""
     cluster.apply(
         pod(
             project,

@@ -1,4 +1,4 @@
-"""Services: clients, frontends and endpoints, and what happens while pods and daemons end."""
+"""Services: clients, frontends and endpoints, and their behaviour while pods and daemons end."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def shop(cluster: Cluster) -> Iterator[WebService]:
 
 
 def fronts(shop: WebService) -> dict[str, tuple[str, int]]:
-    """Everywhere that the service `web` is to be had."""
+    """Return every frontend of the service `web`."""
     nodes = {f"the node port of {node}": (str(shop.node_address(node)), shop.node_port) for node in shop.nodes}
     addresses = {"its cluster IP": shop.cluster_ip(), "its ingress IP": shop.ingress_ip, "an external IP": EXTERNAL_IP}
     return {**{name: (str(address), PORT) for name, address in addresses.items()}, **nodes}
 
 
 def unanswered(callers: list[Caller], fronts: dict[str, tuple[str, int]]) -> dict[str, str]:
-    """Who gets no answer where, and what he gets instead; all call at once."""
+    """Return the clients that get no answer, with the frontend and the error. All call at once."""
     pairs = [(caller, name) for caller in callers for name in fronts]
     with ThreadPoolExecutor(AT_ONCE) as threads:
         came = threads.map(lambda pair: pair[0].calls(*fronts[pair[1]]), pairs)
@@ -50,7 +50,7 @@ def unanswered(callers: list[Caller], fronts: dict[str, tuple[str, int]]) -> dic
 
 
 def insiders(shop: WebService) -> list[Caller]:
-    """Pods of the project and of VNID 0, and nodes."""
+    """Return the clients with access: pods of the project and of VNID 0, and nodes."""
     pods = [shop.pod(SHOP, node) for node in shop.nodes]
     return [*pods, shop.pod("default", "global"), *map(shop.node, shop.nodes)]
 
@@ -66,7 +66,7 @@ def test_external_clients_reach_a_service_except_at_its_cluster_ip(shop: WebServ
 
 
 def test_other_projects_reach_a_service_at_no_frontend(shop: WebService) -> None:
-    """Beside each of them a pod of the project calls, and is."""
+    """At the same time, a pod of the project calls each frontend and gets answers."""
     everywhere = fronts(shop)
     own, rivals = ([shop.pod(project, node) for node in shop.nodes] for project in (SHOP, RIVAL))
     assert unanswered(rivals, everywhere).keys() == {
@@ -76,14 +76,16 @@ def test_other_projects_reach_a_service_at_no_frontend(shop: WebService) -> None
 
 
 def uneven(counts: Counter[str], shop: WebService) -> float:
-    """Chi-square of the answers against as many from each endpoint."""
+    """Return the chi-square statistic of the answers against an even distribution over the endpoints."""
     assert set(counts) <= set(shop.endpoints("web"))
     each = counts.total() / REPLICAS
     return sum((counts[name] - each) ** 2 / each for name in shop.endpoints("web"))
 
 
 def test_service_connections_are_spread_evenly_over_endpoints(shop: WebService) -> None:
-    """To a pod the switch shares calls out, to nodes and to the outside the firewall of the node that they call."""
+    """For pods, the switch distributes connections. For nodes and external clients, the firewall of the called node
+    does.
+    """
     cluster_ip, node_port = (shop.cluster_ip(), PORT), (str(shop.node_address("node-2")), shop.node_port)
     for caller, where in ((shop.pod(SHOP, "node-1"), cluster_ip), (shop.node("node-1"), cluster_ip)):
         evenly(caller.calls(*where, times=CALLS), shop)
@@ -96,7 +98,7 @@ def evenly(called: CallCounts, shop: WebService) -> None:
 
 
 def test_session_affinity_keeps_a_client_at_its_endpoint(shop: WebService) -> None:
-    """Several clients do not all have the same."""
+    """Several clients have more than one endpoint together."""
     callers = insiders(shop)
     address = shop.cluster_ip("sticky")
     answers = [caller.calls(address, times=20) for caller in callers]
@@ -123,7 +125,9 @@ def test_service_names_resolve_to_reachable_services(shop: WebService) -> None:
 
 
 def callers_all_the_while(shop: WebService) -> list[tuple[Caller, str, int]]:
-    """A pod at the cluster IP, the outside at a node port."""
+    """Return the clients that call throughout a test: a pod at the cluster IP, and an external client at a node
+    port.
+    """
     return [
         (shop.pod(SHOP, "node-1"), shop.cluster_ip(), PORT),
         (shop.outside, str(shop.node_address("node-3")), shop.node_port),
@@ -175,5 +179,5 @@ def test_killed_endpoint_gets_no_connection_after_its_probe_failed(shop: WebServ
 
 
 def restart(shop: WebService, name: str) -> None:
-    """Its container, which makes its page anew."""
+    """Restart the container of a pod, which writes its page again."""
     os.kill(shop.cluster.pid(SHOP, name), signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Static pods from a file, a URL and the local socket, and what a node rejects."""
+"""Static pods from a file, a URL and the local socket, and the pods that a node rejects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.testbed.wait import wait_until
 
 
 def mirror(cluster: Cluster, name: str) -> str:
-    """Its UID on the master while it shows a pod that runs, else nothing."""
+    """Return the UID of the mirror pod while it is shown as running; empty otherwise."""
     actual = cluster.pod("default", name)
     if actual is None or "deletionTimestamp" in actual["metadata"] or actual["status"].get("phase") != "Running":
         return ""
@@ -23,12 +23,12 @@ def mirror(cluster: Cluster, name: str) -> str:
 
 
 def container(cluster: Cluster, node: str, name: str) -> str:
-    """The id of the running container of a static pod."""
+    """Return the id of the running container of a static pod."""
     return cluster.docker(node, "ps", "-q", "--filter", f"name=k8s_main_{name}_").strip()
 
 
 def curl(cluster: Cluster, node: str, *words: str, body: str = "") -> tuple[int, dict[str, object]]:
-    """Ask the node agent's own socket."""
+    """Send a request to the node agent's socket."""
     socket = str(cluster.nodes[node].root / "node-agent.sock")
     command = ["curl", "-sS", "--unix-socket", socket, "-w", "\n%{http_code}", *words]
     done = subprocess.run(command, input=body, capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""Volumes of every type inside a pod, and what is left of them on the node."""
+"""Volumes of every type inside a pod, and their remains on the node."""
 
 from __future__ import annotations
 
@@ -98,14 +98,14 @@ def project(cluster: Cluster) -> Iterator[str]:
 
 
 class Reader:
-    """The pod, from inside."""
+    """A pod that reads its volumes."""
 
     def __init__(self, cluster: Cluster, project: str) -> None:
         self._cluster = cluster
         self._project = project
 
     def runs(self, *command: str) -> str:
-        """What a program says; why it failed, if it did."""
+        """Run a program and return its output, or its error if it fails."""
         done = self._cluster.execute(self._project, "reader", *command)
         return done.stdout.strip() if done.returncode == 0 else f"failed: {done.stderr.strip()}"
 
@@ -113,7 +113,7 @@ class Reader:
         return self.runs("cat", path)
 
     def sees(self, path: str) -> str:
-        """Mode, owner and group."""
+        """Return mode, owner and group of a file."""
         return self.runs("stat", "-L", "-c", "%a %u %g", path)
 
 

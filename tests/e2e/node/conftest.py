@@ -13,7 +13,7 @@ from tests.testbed.wait import wait_until
 
 @pytest.fixture(scope="module")
 def bare() -> Iterator[NodePods]:
-    """A node that is ready, for all tests of a file."""
+    """Yield a node that is ready, for all tests of a file."""
     with SingleNode() as node:
         node.agent()
         wait_until(lambda: node.node_condition("Ready") == "True", "the node")

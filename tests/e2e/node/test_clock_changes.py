@@ -66,10 +66,10 @@ FAILED_SLEEP = "    time.sleep(delay)\nOSError: [Errno 22] Invalid argument\n"
 
 
 def begin(node: DisturbedNode, *flags: str) -> None:
-    """Start the agent, and wait until this one has said that it is there; again, if libfaketime ends it.
+    """Start the agent, and wait until it has renewed its lease. Start it again if libfaketime ends it.
 
-    It lets a sleep of the agent's first commands fail now and then. An agent before may have left the node ready, so
-    it is the lease that tells.
+    libfaketime lets a sleep of the agent's first commands fail sometimes. An earlier agent may have left the node
+    ready, so only the lease shows that this agent runs.
     """
     before = renewed(node)
     node.agent(*flags)
@@ -85,25 +85,25 @@ def has_begun(node: DisturbedNode, flags: tuple[str, ...], before: str) -> bool:
 
 
 def set_clock(node: DisturbedNode, by: str) -> None:
-    """As far from the right time as said, at once."""
+    """Set the clock's distance from the real time, at once."""
     part = node.root / "time.part"
     part.write_text(f"{by}\n")
     part.rename(node.root / "time")
 
 
 def renewed(node: DisturbedNode) -> str:
-    """When the agent says that it has renewed its lease; empty before its first."""
+    """Return the time at which the agent renewed its lease, by its clock; empty before the first renewal."""
     words = ("get", "lease", NODE, "--ignore-not-found", "-o", "jsonpath={.spec.renewTime}")
     return node.kubectl("-n", "kube-node-lease", *words)
 
 
 def hours_ahead(node: DisturbedNode) -> int:
-    """Of the agent's clock."""
+    """Return the hours by which the agent's clock is ahead."""
     return round((times.parse_time(renewed(node)) - datetime.now(UTC)).total_seconds() / 3600)
 
 
 def until_beaten(node: DisturbedNode, times: int) -> None:
-    """The lease has been renewed so often."""
+    """Wait until the lease has been renewed this number of times."""
     for _ in range(times):
         before = renewed(node)
         wait_until(lambda before=before: renewed(node) != before, "the lease is renewed")  # type: ignore[misc]
@@ -127,7 +127,7 @@ def test_clock_change_ends_and_starts_no_container(node: DisturbedNode) -> None:
 
 
 def test_clock_change_does_not_shorten_a_grace_period(node: DisturbedNode) -> None:
-    """A container that takes its time to end is not killed because it is suddenly late."""
+    """A container that needs time to end is not killed because the clock jumps ahead."""
     command = "trap 'sleep 3; echo ended >> /witness/ended; exit 0' TERM; tail -f /dev/null & wait"
     node.apply(pod(node, "slow", command=command).replace("PeriodSeconds: 0", "PeriodSeconds: 1000"))
     wait_until_consistent(node)
@@ -148,7 +148,9 @@ def test_active_deadline_is_enforced_when_the_clock_is_set_back(node: DisturbedN
 
 
 def test_node_keeps_its_pods_running_for_ten_minutes_without_the_master(node: DisturbedNode) -> None:
-    """What runs goes on, what ends comes back, static pods come and go; the master hears of it when it is back."""
+    """Running pods continue, ended containers restart, static pods are created and removed. The master is informed when
+    it is back.
+    """
     node.environment = {"LD_PRELOAD": str(LIBRARY), "FAKETIME": f"+0 x{HURRY}"}
     begin(node, "--heartbeat-seconds=10", "--runtime-request-timeout-seconds=3600")
     manifests = node.root / "manifests"
@@ -177,5 +179,5 @@ def test_node_keeps_its_pods_running_for_ten_minutes_without_the_master(node: Di
 
 
 def container_of(node: DisturbedNode, name: str) -> str:
-    """The id of a pod's first container."""
+    """Return the id of a pod's first container."""
     return str(node.status(name)["containerStatuses"][0]["containerID"]).removeprefix("docker://")

@@ -1,4 +1,4 @@
-"""How containers start, why they do not, and the status of terminated ones."""
+"""The start of containers, reasons for failed starts, and the status of terminated containers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NEVER = "restartPolicy: Never"
 
 
 def ended(status: dict[str, Any]) -> tuple[str, int]:
-    """Reason and exit code."""
+    """Return the reason and the exit code of a terminated container."""
     state = status["state"]["terminated"]
     return state["reason"], state["exitCode"]
 
@@ -76,7 +76,7 @@ def test_terminated_container_reports_its_reason(alone: NodePods) -> None:
     alone.apply(pod("speakers", rows, NEVER), pod("greedy", greedy))
 
     def ends_of_memory() -> bool:
-        """Of many ends a busy Docker may miss one."""
+        """Return whether the kernel ends the container for its memory. A busy Docker may miss one of many such ends."""
         status = alone.first_status("greedy")
         ends = [
             status[state]["terminated"] for state in ("state", "lastState") if "terminated" in status.get(state, {})

@@ -26,7 +26,7 @@ NO_SPACE = "no space left on device"
 
 
 class SmallNode(DisturbedNode):
-    """The agent's state and Docker's root are on disks of their own."""
+    """A node whose agent's state and Docker's root are on separate small filesystems."""
 
     def __enter__(self) -> SmallNode:
         small_filesystem(self.docker_data, "64m")
@@ -52,7 +52,7 @@ def node(host: SmallNode) -> Iterator[SmallNode]:
 
 
 def fill(directory: Path) -> Path:
-    """The file that takes all the space; not even one byte is left."""
+    """Create a file that takes all space, to the last byte."""
     ballast = directory / "ballast"
     with contextlib.suppress(OSError), ballast.open("wb", buffering=0) as file:
         while True:
@@ -64,7 +64,7 @@ def fill(directory: Path) -> Path:
 
 
 def events(node: DisturbedNode, name: str) -> str:
-    """What is told of a pod."""
+    """Return the events of a pod."""
     about = f"--field-selector=involvedObject.name={name}"
     return node.kubectl("get", "events", about, "-o", "jsonpath={.items[*].message}").lower()
 

@@ -41,7 +41,7 @@ def node() -> Iterator[DisturbedNode]:
 
 
 def ready_condition(node: DisturbedNode) -> str:
-    """Status, reason and message of the node's condition Ready."""
+    """Return status, reason and message of the node's condition Ready."""
     jsonpath = '{.status.conditions[?(@.type=="Ready")]}'
     words = jsonpath.replace("]}", "]['status','reason','message']}")
     return node.kubectl("get", "node", NODE, "-o", f"jsonpath={words}")

@@ -24,7 +24,7 @@ def host() -> Iterator[SingleNode]:
 
 @pytest.fixture
 def node(host: SingleNode) -> Iterator[SingleNode]:
-    """Without pods before and after."""
+    """Yield the node without pods before and after the test."""
     host.load_images()
     host.agent()
     yield host
@@ -65,7 +65,7 @@ def start(node: SingleNode, *pods: str) -> None:
 
 
 def evicted_at(node: SingleNode, pod: str) -> str:
-    """When it was told to go; empty while it was not."""
+    """Return the time of the eviction; empty before it."""
     status = node.status(pod)
     if status.get("reason") != "Evicted":
         return ""
@@ -76,7 +76,7 @@ def evicted_at(node: SingleNode, pod: str) -> str:
 
 
 def node_events(node: SingleNode) -> set[str]:
-    """The reasons of what is told of the node."""
+    """Return the reasons of the node's events."""
     of_node = "involvedObject.kind=Node"
     return set(
         node.kubectl("get", "events", f"--field-selector={of_node}", "-o", "jsonpath={.items[*].reason}").split()
@@ -158,7 +158,7 @@ def test_pid_pressure_evicts_the_pod_with_most_processes_first(node: SingleNode)
 
 @pytest.fixture
 def small_disk(node: SingleNode) -> Iterator[SingleNode]:
-    """The agent's directory on a file system of its own, with room for 64 MB and 1000 files."""
+    """Mount a filesystem with room for 64 MB and 1000 files at the agent's directory."""
     with node.without_agent():
         run("mount", "-t", "tmpfs", "-o", "size=64m,nr_inodes=1000", "tmpfs", str(node.state))
     yield node

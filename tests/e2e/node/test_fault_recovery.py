@@ -39,7 +39,7 @@ def host() -> Iterator[DisturbedNode]:
 
 @pytest.fixture
 def node(host: DisturbedNode) -> Iterator[DisturbedNode]:
-    """Without pods before and after."""
+    """Yield the node without pods before and after the test."""
     host.begin()
     yield host
     host.kubectl("delete", "pods", "--all", "--timeout=60s")
@@ -47,7 +47,7 @@ def node(host: DisturbedNode) -> Iterator[DisturbedNode]:
 
 
 def started(node: DisturbedNode, *pods: str) -> None:
-    """These pods run, and everything is as wished."""
+    """Start these pods, and wait until the state of the node is consistent."""
     node.apply(*pods)
     wait_until_consistent(node)
 
@@ -90,7 +90,9 @@ def test_consistency_check_reports_every_difference(node: DisturbedNode) -> None
 
 
 def test_hundreds_of_short_pods_leave_nothing_behind(node: DisturbedNode) -> None:
-    """Nor does the agent grow with each: it has so many threads and connections at most, and memory for one storm."""
+    """The agent does not grow with each pod: its threads and connections are bounded, and its memory is that of one
+    storm.
+    """
     order = random.Random(SEED)
     storm(node, order)
     first = vitals(node)
@@ -103,7 +105,7 @@ def test_hundreds_of_short_pods_leave_nothing_behind(node: DisturbedNode) -> Non
 
 
 def storm(node: DisturbedNode, order: random.Random) -> None:
-    """Pods come, some of them go while others come, and all go in the end."""
+    """Create pods, delete some of them meanwhile, and delete all of them in the end."""
     names = [f"storm-{number}" for number in range(STORM)]
     batches = [names[start : start + 10] for start in range(0, STORM, 10)]
     there: list[str] = []
@@ -134,7 +136,7 @@ def test_every_container_is_started_once_after_docker_restarts(node: DisturbedNo
 
 @pytest.fixture
 def live() -> Iterator[DisturbedNode]:
-    """A node whose Docker leaves its containers alone."""
+    """Yield a node whose Docker keeps containers running across its restarts."""
     with DisturbedNode("--live-restore") as node:
         node.apply(OBJECTS)
         node.begin()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket.socket.*family=
 
 
 def carry_away(alone: NodePods, name: str) -> None:
-    """An image that only the registry has."""
+    """Move an image to the registry, so that only the registry has it."""
     client = docker.APIClient(base_url=f"unix://{alone.node.root}/docker/docker.sock", version="1.41")
     repository, _, tag = name.rpartition(":")
     client.tag(images.TOOLBOX, repository, tag)
@@ -31,7 +31,7 @@ def carry_away(alone: NodePods, name: str) -> None:
 
 
 def secret(address: str) -> str:
-    """The password for the registry, in the form that kubectl writes."""
+    """Return the registry's password in the form that kubectl writes."""
     auth = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
     content = base64.b64encode(json.dumps({"auths": {address: {"auth": auth}}}).encode()).decode()
     return f"""\

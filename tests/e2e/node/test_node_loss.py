@@ -69,12 +69,12 @@ def is_marked(node: SingleNode, name: str) -> bool:
 
 
 def runs(node: SingleNode, name: str) -> str:
-    """The id of its container."""
+    """Return the id of the pod's container."""
     return node.docker("ps", "-q", "--filter", f"name=k8s_main_{name}_").strip()
 
 
 def beside(node: SingleNode, holds: Callable[[], object]) -> Callable[[], object]:
-    """The same question, asked while another node renews its lease."""
+    """Return a condition that renews the lease of another node before each check."""
 
     def ask() -> object:
         moment = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

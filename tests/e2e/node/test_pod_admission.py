@@ -50,7 +50,7 @@ def pod(name: str, extra: str = "", more: str = "") -> str:
 
 
 def reasons(node: SingleNode) -> dict[str, str]:
-    """Of the pods that have failed."""
+    """Return the reasons of failed pods by name."""
     rows = json.loads(node.kubectl("get", "pods", "-o", "json"))["items"]
     return {
         document["metadata"]["name"]: document["status"]["reason"]

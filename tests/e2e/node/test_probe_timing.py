@@ -1,4 +1,4 @@
-"""When probes run, when they stop, and what their results do to a terminating pod."""
+"""The times at which probes run and stop, and the effects of their results on a terminating pod."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OFTEN = "periodSeconds: 1, failureThreshold: 1"
 
 
 class Site(ThreadingHTTPServer):
-    """Keeps the headers of every request, by path."""
+    """A web server that records the headers of every request by path."""
 
     daemon_threads = True
 
@@ -42,7 +42,7 @@ class _Answers(BaseHTTPRequestHandler):
                 self.wfile.write(bytes(4096))
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @contextlib.contextmanager

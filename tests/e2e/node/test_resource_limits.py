@@ -1,6 +1,6 @@
 """Resource limits: QoS classes, and the cgroup limits of containers, pods and all pods together.
 
-Runs with whatever version of control groups and cgroup driver it finds: tests/vm runs it in machines that have others.
+The tests use the cgroup version and driver of the machine; tests/vm runs them on machines with other ones.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ BURSTABLE_MILLI = 300 + 120 + 1
 
 @dataclass(frozen=True)
 class Kernel:
-    """What the kernel holds a group to: 0 is no limit. `quota` is in µs per 100 ms."""
+    """The limits of a cgroup in the kernel; 0 is no limit. `quota` is in µs per 100 ms."""
 
     weight: int
     quota: int
@@ -66,7 +66,7 @@ class Kernel:
 
 
 class Node:
-    """One node with pods of every class, and what the kernel says of their groups."""
+    """A node with pods of every class, and the limits of their cgroups in the kernel."""
 
     def __init__(self, single: SingleNode, client: Any) -> None:
         self.single = single
@@ -81,7 +81,7 @@ class Node:
         return f"k8s_{container}_{pod}_default_{self.pods[pod]['metadata']['uid']}_0"
 
     def inspect(self, pod: str, container: str = "main") -> dict[str, Any]:
-        """What Docker was asked for."""
+        """Return the configuration that Docker has for a container."""
         actual: dict[str, Any] = self._client.inspect_container(self.docker_name(pod, container))
         return actual
 
@@ -94,7 +94,7 @@ class Node:
         return hierarchy.pods_cgroup(self.root).child(*middle, f"pod{meta['uid']}")
 
     def of_container(self, pod: str, container: str = "main") -> str:
-        """The directory in which its first process is, in every hierarchy that limits it."""
+        """Return the cgroup of the container's first process, for every hierarchy that limits it."""
         pid = self.inspect(pod, container)["State"]["Pid"]
         rows = (line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
         kinds = {"cpu", "memory", "pids"} if self.version == 1 else {""}
@@ -140,7 +140,7 @@ def node() -> Iterator[Node]:
 
 
 def manifest(name: str) -> str:
-    """A pod whose containers wait, but for the init container `step`."""
+    """Return a pod whose containers wait, except the init container `step`."""
     more = "image: podlane/toolbox, imagePullPolicy: Never, "
     containers = PODS[name].replace("{name", f"{{{more}command: {SLEEP}, name")
     init = INIT.get(name, "[]").replace("{name: step", f"{{{more}command: ['true'], name: step")
@@ -209,12 +209,12 @@ def test_pod_cgroup_has_summed_requests_and_limits_when_every_container_has_one(
 
 
 def test_pod_cgroup_covers_its_most_demanding_init_container(node: Node) -> None:
-    """400m and 48Mi of the step are more than what the sidecar and the container have together."""
+    """The 400m and 48Mi of the step exceed the sum of the sidecar and the container."""
     assert node.kernel(node.directory(node.group("first"))) == node.wanted(409, 40_000, 48 * MEGABYTE)
 
 
 def test_oom_score_is_higher_for_smaller_requests(node: Node) -> None:
-    """No score is below what this machine lets the agent set, which may be its own."""
+    """No score is below the lowest that this machine permits, which may be the agent's own."""
     least, memory = min_oom_score(), psutil.virtual_memory().total
     requested = 1000 - 1000 * 32 * MEGABYTE // memory
     scores = {

@@ -72,7 +72,7 @@ class Loaded:
             return body
 
     def pod(self) -> dict[str, Any]:
-        """The pod of the summary."""
+        """Return the pod of the summary."""
         actual: list[dict[str, Any]] = json.loads(self.get("/stats/summary"))["pods"]
         return next(pod_stats for pod_stats in actual if pod_stats["podRef"]["name"] == "load")
 
@@ -80,7 +80,7 @@ class Loaded:
         return next(container for container in self.pod()["containers"] if container["name"] == name)
 
     def value(self, path: str, name: str, **labels: str) -> float:
-        """Of the only row that has these labels."""
+        """Return the value of the only sample with these labels."""
         rows = [
             sample
             for text_string_to_metric_family in text_string_to_metric_families(self.get(path).decode())
@@ -93,14 +93,14 @@ class Loaded:
         return self.node.docker("ps", "-q", "--no-trunc", "--filter", f"name=k8s_{name}_load_").strip()
 
     def of_docker(self, name: str) -> dict[str, Any]:
-        """What Docker's own stats say of a container; of those in another one's network it says nothing."""
+        """Return Docker's statistics of a container. They have no network if the container uses that of another one."""
         url = f"http://docker/containers/{self.identity(name)}/stats?stream=false&one-shot=true"
         command = ["curl", "-s", "--unix-socket", self.node.docker_socket, url]
         stats: dict[str, Any] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
         return stats
 
     def of_process(self, name: str) -> float:
-        """Seconds of CPU that the first process of a container has had, as ps shows them."""
+        """Return the CPU seconds of the container's first process, as ps shows them."""
         pid = self.node.docker("inspect", "-f", "{{.State.Pid}}", self.identity(name))
         times = psutil.Process(int(pid)).cpu_times()
         return times.user + times.system

@@ -149,7 +149,7 @@ def test_sandbox_is_created_with_dockershims_config(node: SingleNode) -> None:
 
 
 def least_oom_score() -> int:
-    """The lowest score that the kernel lets this machine's root give."""
+    """Return the lowest score that the kernel permits root on this machine."""
     own = Path("/proc/self/oom_score_adj").read_text()
     try:
         Path("/proc/self/oom_score_adj").write_text("-1000")

@@ -47,7 +47,7 @@ EMPTY = [{"name": "v", "emptyDir": {}}]
 
 
 def secured(name: str, own: Any = None, shared: Any = None, image: str = "podlane/toolbox", **spec: Any) -> str:
-    """A pod whose container and itself have these security contexts."""
+    """Return a pod with this security context for its container and for itself."""
     return pod(name, container(image=image, securityContext=own or {}), securityContext=shared or {}, **spec)
 
 
@@ -131,7 +131,7 @@ def node() -> Iterator[SingleNode]:
 
 
 def of_process(node: SingleNode, name: str, key: str) -> str:
-    """A line of the status of a process that is run in the container."""
+    """Return a line of the status of a process in the container."""
     lines = exec_output(node, name, "cat", "/proc/self/status").splitlines()
     return next(line.split(":")[1].strip() for line in lines if line.startswith(f"{key}:"))
 

@@ -35,7 +35,7 @@ def manifest(name: str, command: str = SLEEP, more: str = "", grace: int = 0) ->
 
 
 class Site(ThreadingHTTPServer):
-    """One page with a list of pods in JSON, and what it was asked for."""
+    """A web server with one page, a list of pods in JSON, that records request headers."""
 
     def __init__(self) -> None:
         self.requests: list[dict[str, str]] = []
@@ -47,7 +47,7 @@ class Site(ThreadingHTTPServer):
 
 
 class Page(BaseHTTPRequestHandler):
-    """Answers with 304 whoever has the page."""
+    """A handler that answers 304 to a client that has the page."""
 
     server: Site
 
@@ -62,7 +62,7 @@ class Page(BaseHTTPRequestHandler):
             self.wfile.write(self.server.page)
 
     def log_message(self, *_: Any) -> None:
-        """Says nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture(scope="module")
@@ -99,13 +99,13 @@ def node(host: SingleNode) -> Iterator[SingleNode]:
 
 
 def mirrors(node: SingleNode) -> dict[str, dict[str, Any]]:
-    """What the master shows, by name."""
+    """Return the mirror pods on the master by name."""
     rows = json.loads(node.kubectl("get", "pods", "-o", "json"))["items"]
     return {pod["metadata"]["name"]: pod for pod in rows}
 
 
 def runs(node: SingleNode, name: str) -> str:
-    """The id of its container."""
+    """Return the id of the pod's container."""
     return node.docker("ps", "-q", "--no-trunc", "--filter", f"name=k8s_main_{name}_").strip()
 
 
@@ -114,7 +114,7 @@ def is_ready(node: SingleNode, name: str) -> bool:
 
 
 def refusals(node: SingleNode) -> str:
-    """What is told about sources under the node."""
+    """Return the messages of the node's events with the reason FailedValidation."""
     selector = "--field-selector=reason=FailedValidation"
     return node.kubectl("get", "events", selector, "-o", "jsonpath={range .items[*]}{.message}{'\\n'}{end}")
 

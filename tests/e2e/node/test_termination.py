@@ -1,4 +1,4 @@
-"""Termination of containers and pods: hooks, signals, order, and the status meanwhile."""
+"""Termination of containers and pods: hooks, signals, order, and the status during it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ DEAF = "trap '' TERM; while :; do sleep 0.1; done"
 
 
 def says(word: str, signal: str = "TERM", before: str = "true") -> str:
-    """Runs until it is asked to stop, and then writes a word."""
+    """Return a program that writes a word on a signal and ends."""
     return f"trap '{before}; echo {word} >> /out/said; exit 0' {signal}; while :; do sleep 0.05; done"
 
 
 def out(path: Path) -> tuple[str, str]:
-    """A directory of the test's as a volume and as a mount."""
+    """Return a directory of the test as a volume and as a mount."""
     return f"volumes: [{{name: out, hostPath: {{path: {path}}}}}]\n", "volumeMounts: [{name: out, mountPath: /out}]\n"
 
 
@@ -71,7 +71,7 @@ def test_shorter_grace_period_shortens_termination_and_zero_deletes_the_object_a
 
 
 def changes(alone: NodePods, name: str) -> subprocess.Popen[str]:
-    """Everything that the API tells of a pod from now on, one event a line."""
+    """Yield the watch events of a pod from now on, one a line."""
     path = f"/api/v1/namespaces/default/pods?watch=1&fieldSelector=metadata.name%3D{name}"
     command = ["kubectl", f"--kubeconfig={alone.node.root}/admin", "get", "--raw", path]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

@@ -24,7 +24,7 @@ HEALTH = ("get", "--raw", f"/api/v1/nodes/{NODE}/proxy/healthz")
 
 
 class Joining(OwnNode):
-    """The node has a token in a file, and no certificate."""
+    """A node with a bootstrap token in a file, and without a certificate."""
 
     def load_images(self) -> None:
         SingleNode.load_images(self)
@@ -48,7 +48,7 @@ class Joining(OwnNode):
         )
 
     def requests(self) -> dict[str, list[str]]:
-        """The requests for certificates by their names, and what was decided of each."""
+        """Return the conditions of certificate requests by name."""
         rows = json.loads(self.kubectl("get", "csr", "-o", "json"))["items"]
         return {
             csr["metadata"]["name"]: [condition["type"] for condition in csr["status"].get("conditions", [])]

@@ -1,4 +1,4 @@
-"""Volume types on a node without a network: paths and modes on the host, and what is rejected."""
+"""Volume types on a node without a network: paths and modes on the host, and rejected volumes."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def mount_options(below: Path) -> list[str]:
 
 
 def written(volume: Path) -> str:
-    """The directory that the files of a volume are in."""
+    """Return the directory of a volume's current files."""
     return (volume / "..data").readlink().name
 
 

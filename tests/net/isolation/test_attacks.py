@@ -1,4 +1,6 @@
-"""Real packets agree with a model of ten lines, however six projects share VNIDs; mutants are detected."""
+"""Real packets agree with a model of ten lines, for all ways in which six projects share VNIDs. Mutants are
+detected.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,7 @@ def arrangements(projects: tuple[str, ...], vnids: int = 1) -> Iterator[dict[str
 
 
 def findings_text(adversary: Attacker) -> str:
-    """What was found, a line each."""
+    """Return the differences from the model, a line each."""
     return "\n".join(adversary.differences) or "nothing was found"
 
 
@@ -139,7 +141,7 @@ def test_attack_packets_arrive_exactly_where_the_model_allows_with_services(
 
 @contextmanager
 def mutated(cluster: PacketWorld, mutant: str) -> Iterator[None]:
-    """The sdn daemon of both nodes with a mutant in its pipeline; afterwards all is as before."""
+    """Run the sdn daemons of both nodes with a mutant in their pipeline during the block."""
     output = {node: served(cluster, node) for node in cluster.nodes}
     for node in cluster.nodes:
         process = cluster.specification(f"{node} sdn")
@@ -160,7 +162,7 @@ def mutated(cluster: PacketWorld, mutant: str) -> Iterator[None]:
 
 
 def served(cluster: PacketWorld, node: str) -> int:
-    """How often a node has told that it serves other ports than before; it does so first when it begins."""
+    """Return the number of changes of service ports that a node has logged. The first is at its start."""
     return cluster.log(node).count("services changed")
 
 

@@ -1,4 +1,4 @@
-"""Fragmented packets: the switch sees no ports in them; the node's firewall reassembles them."""
+"""Fragmented packets: the switch sees no ports in them, and the node's firewall reassembles them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.testbed.wait import wait_until
 
 
 def leaves_in_parts(world: PacketWorld, port: int) -> bool:
-    """Whether a datagram in two fragments, from a pod to a port of the other node, leaves the sender's node."""
+    """Return whether a datagram in two fragments, from a pod to a port of the other node, leaves the sender's node."""
     pod, target, marker = world.pods["red-a"], world.pods["blue-b"], frames.new_marker()
     inner = frames.ethernet(
         target.mac, pod.mac, frames.IPV4, frames.udp(pod.address, target.address, bytes(CUT) + marker)
@@ -37,7 +37,7 @@ def test_fragmented_vxlan_packet_of_a_pod_does_not_leave_the_node(world: PacketW
 
 
 def tracks_fragments(world: PacketWorld) -> bool:
-    """Whether the switches of both nodes take UDP in fragments for what may be an answer of a backend."""
+    """Return whether the switches of both nodes treat UDP fragments as possible answers of a backend."""
     held = (world.flows(node) for node in world.nodes)
     return all(
         any(f"table={int(Table.SERVICE_UNDNAT)}," in flow and "nw_frag" in flow for flow in flows) for flows in held

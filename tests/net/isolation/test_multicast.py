@@ -28,7 +28,7 @@ def switch(cluster: PacketWorld, project: str, on: bool) -> None:
 
 
 def hears(cluster: PacketWorld, source: str) -> set[str]:
-    """Who gets what `source` sends to the group."""
+    """Return the pods that receive a multicast packet of `source`."""
     others = [name for name in cluster.pods if name != source]
     return {name for name in others if arrives(cluster, source, name, ip_dst=GROUP, eth_dst=GROUP_MAC)}
 

@@ -59,7 +59,7 @@ def ingress(cluster: PacketWorld, name: str) -> bool:
 
 
 def fronts(cluster: PacketWorld, service: Service) -> list[Front]:
-    """Cluster IP, external and ingress address, and the node port for UDP at both nodes."""
+    """Return cluster IP, external and ingress address with the port, and the UDP node port at both nodes."""
     [node_port] = [port.node_port for port in service.spec.ports if port.protocol == "UDP"]
     given = (service.spec.cluster_ip, *service.spec.external_ips, service.status.load_balancer.ingress[0].ip)
     at_nodes = [(cluster.node_address(node), node_port) for node in cluster.nodes]
@@ -67,14 +67,14 @@ def fronts(cluster: PacketWorld, service: Service) -> list[Front]:
 
 
 def until_served(cluster: PacketWorld, front: Front, target: str) -> None:
-    """Clients with its VNID and with VNID 0 arrive."""
+    """Wait until packets of clients with the service's VNID and with VNID 0 arrive."""
     for caller in ("red-b", "admin-a", "admin-b"):
         wait_until(lambda caller=caller: arrives(cluster, caller, Packet(front), target), f"{caller} at {front}")  # type: ignore[misc]
 
 
 @dataclass(frozen=True, slots=True)
 class Packet:
-    """A datagram to `front`; a `sender` is borrowed."""
+    """A datagram to `front`. If `sender` is set, its source address is forged."""
 
     front: Front
     sender: IPv4Address | None = None
@@ -82,7 +82,7 @@ class Packet:
     fragment: int = 0
 
     def frame(self, cluster: PacketWorld, source: str, marker: bytes) -> bytes:
-        """As a pod sends it, to the gateway."""
+        """Return the frame of the packet from a pod to the gateway."""
         pod = cluster.pods[source]
         address, port = self.front
         body = frames.udp(self.sender or pod.address, address, marker, port, self.fragment, self.source_port)
@@ -99,7 +99,7 @@ def arrives(cluster: PacketWorld, source: str, packet: Packet, target: str) -> b
 def test_no_service_frontend_reaches_another_project(
     cluster: PacketWorld, services: dict[str, Service], name: str, attacker: str
 ) -> None:
-    """Neither does a node port at the address of a gateway."""
+    """A node port at the address of a gateway does not reach it either."""
     known = fronts(cluster, services[name])
     for front in known:
         assert arrives(cluster, "red-b", Packet(front), TARGETS[name])
@@ -115,7 +115,7 @@ def test_no_service_frontend_reaches_another_project(
 def test_forged_packet_enters_no_service_connection(
     cluster: PacketWorld, services: dict[str, Service], name: str, attacker: str
 ) -> None:
-    """While two pods talk through a service, nobody speaks in the place of the one or the other."""
+    """While two pods exchange packets through a service, no forged packet is taken for one of theirs."""
     target, caller = TARGETS[name], cluster.pods["red-b"].address
     backend, front = cluster.pods[target].address, fronts(cluster, services[name])[0]
 
@@ -153,7 +153,7 @@ def test_pod_of_another_project_reaches_no_address_of_the_service_network(
 
 
 def by_hand(cluster: PacketWorld, name: str, *endpoints: Front) -> Service:
-    """A service of the project blue that leads where its owner says."""
+    """Create a service of the project blue with these endpoints, as its owner may."""
     service = create_service(cluster, name, "blue", {})
     for number, (address, port) in enumerate(endpoints):
         meta = ObjectMeta(name=f"{name}-{number}", namespace="blue", labels={SERVICE_LABEL: name})
@@ -169,7 +169,9 @@ def by_hand(cluster: PacketWorld, name: str, *endpoints: Front) -> Service:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_manual_endpoints_reach_no_other_project(cluster: PacketWorld, services: dict[str, Service], name: str) -> None:
-    """To a pod of the other project, and to each front of its service; a pod of its own is reached so."""
+    """The endpoints are a pod of the other project and each frontend of its service. A pod of the own project is
+    reached so.
+    """
     target = cluster.pods[TARGETS[name]]
     places = [(target.address, TARGET_PORT), *fronts(cluster, services[name])]
     made = [by_hand(cluster, f"{name}-{number}", address) for number, address in enumerate(places)]
@@ -189,7 +191,7 @@ def test_manual_endpoints_reach_no_other_project(cluster: PacketWorld, services:
 
 
 def until_the_outside_arrives(cluster: PacketWorld, front: Front, target: str) -> list[bytes]:
-    """Everything that a pod hears until a caller from outside arrives, whose way is as long as any."""
+    """Return all frames at a pod until a packet of an external client arrives, which takes the longest way."""
     marker, came = frames.new_marker(), []
     with socket.socket(type=socket.SOCK_DGRAM) as caller:
 

@@ -28,7 +28,7 @@ PAIRS = [
 
 
 def settle(cluster: PacketWorld, together: bool) -> None:
-    """Until red and blue reach each other everywhere and both ways, or nowhere, whatever the protocol."""
+    """Wait until red and blue reach each other by all protocols in both directions, or in none."""
     wait_until(lambda: {arrives(cluster, *pair) for pair in PAIRS} == {together}, f"together: {together}")
     assert {reaches(cluster, *pair) for pair in PAIRS} == {together}
 

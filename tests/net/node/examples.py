@@ -1,4 +1,4 @@
-"""Pods of a cluster of two nodes, and what its nodes show."""
+"""Pods of a cluster of two nodes, and views of its nodes' state."""
 
 from __future__ import annotations
 

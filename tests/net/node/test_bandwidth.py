@@ -21,7 +21,7 @@ def cluster() -> Iterator[PacketWorld]:
 
 
 def shaped(text: str) -> dict[str, int]:
-    """Rates of the token buckets, in bits a second, by device."""
+    """Return the rates of the token buckets, in bits a second, by device."""
     return {load["dev"]: load["options"]["rate"] * 8 for load in json.loads(text) if load["kind"] == "tbf"}
 
 

@@ -78,9 +78,9 @@ def web(namespace: str, address: str) -> Service:
 def resolve(
     cluster: PacketWorld, pod_name: str, name: str, *, tcp: bool = False, seconds: float = SECONDS
 ) -> list[str]:
-    """The addresses that a pod, or a node, is told at its gateway, or the code that says why there are none.
+    """Return the addresses that the gateway resolves for a pod or a node, or the code of the error.
 
-    Raises what a resolver raises.
+    Raises the exceptions of a resolver.
     """
     node = cluster.nodes.get(pod_name)
     namespace = node.namespace if node is not None else cluster.pod_namespace(pod_name)
@@ -113,9 +113,9 @@ def test_dns_answers_follow_changes_at_once(cluster: PacketWorld) -> None:
 
 
 def test_dns_flood_of_one_pod_leaves_capacity_for_others(cluster: PacketWorld) -> None:
-    """Two processes send queries as fast as they can; another pod asks three times at most, like a resolver.
+    """Two processes send queries as fast as they can. Another pod sends at most three queries, like a resolver.
 
-    The senders have the lowest priority: the test is about room for queries, not about who gets the processor.
+    The senders have the lowest priority: the test is about capacity for queries, not about processor time.
     """
     in_pod = ["ip", "netns", "exec", cluster.pod_namespace("blue-a"), "nice", "-n", "19"]
     command = [*in_pod, sys.executable, "-c", FLOOD, GATEWAYS["node-1"]]
@@ -164,7 +164,10 @@ def restart(cluster: PacketWorld) -> None:
 
 
 def project_resolves_name(cluster: PacketWorld) -> bool:
-    """Whether its project knows the name; TCP, which says at once when nobody listens. No other project ever does."""
+    """Return whether the service's project resolves its name, and check that no other project does.
+
+    The queries are sent over TCP, which fails at once if no server listens.
+    """
     try:
         known = resolve(cluster, "red-a", WEB, tcp=True) == [ADDRESS]
         assert resolve(cluster, "blue-a", WEB, tcp=True) in (["NXDOMAIN"], ["SERVFAIL"])

@@ -30,7 +30,7 @@ CONTAINERS = {"c-red-a": "red", "c-red-b": "red", "c-blue-a": "blue"}
 
 
 class Containerd:
-    """containerd with a state of its own; its client finds plugin and network where it always looks for them."""
+    """A containerd with its own state. Its client finds the plugin and the network at the usual paths."""
 
     def __init__(self, root: Path, cluster: PacketWorld) -> None:
         self._root = root
@@ -62,7 +62,7 @@ class Containerd:
         wait_until(self._socket.exists, "containerd")
 
     def ctr(self, *words: str, project: str = "red") -> str:
-        """The client, in a mount namespace in which its fixed paths lead to ours."""
+        """Run ctr in a mount namespace in which its fixed paths are those of the test."""
         mounts = (
             "mount --make-rprivate /",
             f"mount -t overlay o -o lowerdir=/etc,upperdir={self._root}/upper,workdir={self._root}/work /etc",
@@ -77,11 +77,11 @@ class Containerd:
         return run("unshare", "--mount", "bash", "-ec", "; ".join(mounts), "ctr", *client)
 
     def start(self, name: str, project: str) -> None:
-        """Run a container that waits, with its network."""
+        """Run a waiting container with its network."""
         self.ctr("run", "-d", "--cni", "--rootfs", str(self._rootfs), name, "/bin/sleep", "100000", project=project)
 
     def remove(self, name: str, project: str) -> None:
-        """As `ctr run` without -d does it at the end: detach, then delete."""
+        """Detach and delete a container, as `ctr run` without -d does at its end."""
         plugin = self._plugins / "podlane-cni"
         network = json.loads((self._root / project / "10-podlane.conflist").read_text())
         words = {"CNI_COMMAND": "DEL", "CNI_CONTAINERID": f"default-{name}", "CNI_IFNAME": "eth0"}
@@ -91,7 +91,7 @@ class Containerd:
         self.ctr("container", "delete", name)
 
     def address(self, name: str) -> str:
-        """Of eth0, as the container sees it."""
+        """Return the address of eth0 in the container."""
         words = self.execute(name, "/bin/ip", "-4", "addr", "show", "eth0").stdout.split()
         return words[words.index("inet") + 1].partition("/")[0]
 
@@ -111,7 +111,7 @@ class Containerd:
         return subprocess.run(client, capture_output=True, text=True, check=False)
 
     def stop(self) -> None:
-        """End the daemon."""
+        """Stop the daemon."""
         self._daemon.terminate()
         self._daemon.wait()
 

@@ -1,4 +1,4 @@
-"""The sdn daemon, killed after every single changing call, reaches the same final state."""
+"""The sdn daemon reaches the same final state after SIGKILL at every changing call."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cluster() -> Iterator[PacketWorld]:
 
 
 def insisting(cluster: PacketWorld, act: Callable[[], object]) -> None:
-    """As the node agent does: ask again until it is done. Whoever was killed is started again."""
+    """Repeat a request until it succeeds, as the node agent does. A killed sdn daemon is started again."""
 
     def done() -> bool:
         if not cluster.is_alive("node-1 sdn"):
@@ -49,7 +49,7 @@ def insisting(cluster: PacketWorld, act: Callable[[], object]) -> None:
 
 
 def traces(cluster: PacketWorld) -> tuple[object, ...]:
-    """What pods leave on the node."""
+    """Return the state that pods leave on the node."""
     guard = cluster.in_node("node-1", "nft", "list", "table", "netdev", "podlane-guard")
     links = {line.split("@")[0] for line in cluster.in_node("node-1", "ip", "-br", "link").splitlines()}
     return cluster.flows("node-1"), sorted(cluster.vsctl("node-1", "list-ports", "br0").split()), guard, sorted(links)

@@ -37,7 +37,7 @@ CONTAINERS = ("box-a", "box-b")
 
 
 class Dockerd:
-    """Of one node, started as its unit does it: with the options that the sdn daemon has written."""
+    """The dockerd of a node, started as by its unit, with the options that the sdn daemon has written."""
 
     def __init__(self, cluster: PacketWorld, node: str) -> None:
         here = cluster.nodes[node]
@@ -56,7 +56,7 @@ class Dockerd:
         self.client: Any = docker.APIClient(base_url=f"unix://{here.docker_socket}", version="1.41")
 
     def run(self, name: str, **host_config: Any) -> Any:
-        """Start a container as `docker run -d` does, and what Docker says of it."""
+        """Start a container as `docker run -d` does, and return Docker's output."""
         config = self.client.create_host_config(**host_config)
         ports = list(host_config.get("port_bindings", {}))
         command = ["httpd", "-f", "-h", "/etc"]
@@ -65,7 +65,7 @@ class Dockerd:
         return self.client.inspect_container(name)
 
     def stop(self) -> None:
-        """Containers first, so that nothing of them is left."""
+        """Stop the containers before the daemon, so that nothing of them is left."""
         for container in self.client.containers(all=True):
             self.client.remove_container(container["Id"], force=True)
         self.client.close()
@@ -81,7 +81,7 @@ def _options(file: Path) -> list[str]:
 
 
 def restart_with(cluster: PacketWorld, project: str) -> None:
-    """Start node-1's daemon anew, with a project for containers outside of any pod."""
+    """Restart the sdn daemon of node-1 with a project for containers outside pods."""
     usual = cluster.specification("node-1 sdn")
     file = cluster.nodes["node-1"].root / "docker-network"
     flags = (f"--docker-project={project}", f"--docker-options-file={file}", "--resync-seconds=1")
@@ -153,7 +153,9 @@ def test_web_server_in_a_container_is_reached_by_pods_node_and_published_port(cl
 
 
 def test_docker_bridge_delivers_no_packet_to_the_node(cluster: PacketWorld) -> None:
-    """Past br0 a tunnel packet of a container would leave with the node's address, and be believed."""
+    """A tunnel packet of a container that bypasses br0 would leave with the node's address, and peers would
+    accept it.
+    """
     bridge = mac_number(cluster.in_node("node-1", "cat", "/sys/class/net/lbr0/address").strip())
     box, outside = cluster.pods["box-a"], cluster.lab.site.outside
     for gateway, leaves in ((mac_of(cluster.gateway("node-1")), True), (bridge, False)):
@@ -202,7 +204,7 @@ def test_changes_to_the_docker_bridge_are_repaired(cluster: PacketWorld, harm: s
 
 
 def answers(cluster: PacketWorld) -> bool:
-    """Whether the container answers a ping of its own project."""
+    """Return whether the container answers a ping of its own project."""
     command = ["ping", "-c", "1", "-W", "1", str(cluster.pods["box-a"].address)]
     namespace = cluster.pod_namespace("red-near")
     return (

@@ -1,4 +1,4 @@
-"""Attaching and detaching of pods, and what they reach afterwards."""
+"""Attaching and detaching of pods, and their connectivity afterwards."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_pod_reaches_the_outside_with_its_nodes_address(cluster: PacketWorld) ->
 
 
 def test_node_reaches_its_pods_from_any_of_its_addresses(cluster: PacketWorld) -> None:
-    """Also one that it has not spoken to: nobody has told it the MAC."""
+    """Includes an address from which the node has sent nothing, so that no pod knows its MAC."""
     pod = str(cluster.pods["red-a"].address)
     for address in (cluster.gateway("node-1"), cluster.node_address("node-1")):
         cluster.in_node("node-1", "ip", "neigh", "flush", "dev", "tun0")

@@ -1,4 +1,4 @@
-"""The sdn daemon takes over a node that the previous version has left, under traffic."""
+"""The sdn daemon takes over a node of the previous version that carries traffic."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def cluster() -> Iterator[PacketWorld]:
 
 
 def installed(cluster: PacketWorld) -> dict[str, object]:
-    """What the daemon keeps on the node, without learned flows, counters and clients."""
+    """Return the daemon's state on the node, without learned flows, counters and clients."""
     maps = "host_frontends", "external_frontends", "endpoints", "affinity_ids"
     texts = [cluster.in_node(NODE, "nft", "list", "map", "ip", "podlane-services", name) for name in maps]
     elements = [sorted(re.findall(r"[^,{}\s][^,{}\n]* : [^,{}\n]*[^,{}\s]", text)) for text in texts]
@@ -62,7 +62,7 @@ def installed(cluster: PacketWorld) -> dict[str, object]:
 
 
 class Traffic:
-    """Traffic of pods and of the node that is to survive, and traffic between projects that is never to arrive."""
+    """Traffic of pods and of the node that must continue, and traffic between projects that must not arrive."""
 
     def __init__(self, cluster: PacketWorld, ending: contextlib.ExitStack) -> None:
         self._cluster = cluster
@@ -111,7 +111,7 @@ class Traffic:
             repeated.wait_for_answers(count)
 
     def check(self) -> None:
-        """End it: nothing was lost, and no project has got anything of another one."""
+        """End the traffic. Check that nothing was lost, and that no project received a packet of another one."""
         assert [ping.lost() for ping in self._pings] == [0, 0]
         for repeated in self.calls.values():
             repeated.end()
@@ -154,7 +154,7 @@ def synced(cluster: PacketWorld) -> bool:
 
 
 def wait_until_installed(cluster: PacketWorld, wanted: dict[str, object]) -> None:
-    """The state is as wanted soon after no previous name is left: the services follow the node's network."""
+    """Wait until no previous name is left and the state is as wanted. The services follow the node's network soon."""
     wait_until(lambda: synced(cluster), "the present names")
     with contextlib.suppress(TimeoutError):
         wait_until(lambda: installed(cluster) == wanted, "the present state", seconds=10)

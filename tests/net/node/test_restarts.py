@@ -61,7 +61,7 @@ def test_restarted_switch_recovers_by_itself(cluster: PacketWorld) -> None:
 
 
 def test_restarted_database_is_reconnected(cluster: PacketWorld) -> None:
-    """Without its database a switch in user space forwards nothing, one in the kernel goes on."""
+    """Without its database a switch in user space forwards nothing; one in the kernel continues."""
     before = cluster.flows("node-1")
     streams = [ping(cluster, "red-a", "red-b"), ping(cluster, "red-a", "red-c")]
     for _ in range(2):
@@ -80,7 +80,7 @@ def test_restarted_database_is_reconnected(cluster: PacketWorld) -> None:
 
 
 def is_attached(cluster: PacketWorld, planned_pod: PlannedPod) -> bool:
-    """Ask once."""
+    """Try to attach a pod once, and return whether it is attached."""
     try:
         cluster.add(planned_pod)
     except NotReady:

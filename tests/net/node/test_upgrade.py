@@ -26,7 +26,7 @@ def cluster() -> Iterator[PacketWorld]:
 
 
 def other_version(folder: Path) -> Path:
-    """The daemon with every table but the first one at another place."""
+    """Write a copy of the daemon in which every table but the first has another number."""
     for package in ("api", "reconcile", "sdn"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     pipeline = folder / "sdn" / "pipeline" / "tables.py"

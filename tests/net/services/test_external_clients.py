@@ -1,4 +1,4 @@
-"""Services for the node and for external clients, as the daemon maintains them."""
+"""Services for the node and for external clients, as the sdn daemon maintains them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ def serving(world: PacketWorld) -> Iterator[PacketWorld]:
 
 
 async def withdraw(client: Client) -> None:
-    """Lone fragments of UDP reach pods only where no pod serves UDP: other tests count on that."""
+    """Delete the services. Other tests need a cluster where no pod serves UDP, because only there single UDP fragments
+    reach pods.
+    """
     for name in SERVICES:
         await client.delete(Service, name, "default")
 

@@ -1,4 +1,4 @@
-"""Services for the node's processes and for external clients, by real nftables with real packets."""
+"""Services for the node's processes and for external clients: real nftables with real packets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Services for pods by the switch, with real packets between two nodes."""
+"""Services for pods: the switch with real packets between two nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ UDP_PORTS = (ServicePort(port=80, target_port=TARGET_PORT, protocol="UDP"),)
 
 @pytest.fixture(scope="module")
 def web(serving: PacketWorld) -> Service:
-    """Of the project red, with a pod on each node, at a node port too."""
+    """Create a service of the project red with a pod on each node and with a node port."""
     service = create_service(serving, "web", "red", {"all": "yes"}, type="NodePort")
     for name in ("red-b", "red-c"):
         wait_for_answer(serving.pod_namespace(name), service.spec.cluster_ip, 80)
@@ -31,7 +31,7 @@ def web(serving: PacketWorld) -> Service:
 
 
 def fronts(cluster: PacketWorld, service: Service) -> list[tuple[str, int]]:
-    """The cluster IP, and the node port at every node."""
+    """Return the cluster IP, and the node port at every node."""
     at_nodes = [(str(cluster.node_address(node)), service.spec.ports[0].node_port) for node in cluster.nodes]
     return [(service.spec.cluster_ip, service.spec.ports[0].port), *at_nodes]
 
@@ -64,7 +64,7 @@ def test_pod_reaches_itself_through_its_service(serving: PacketWorld) -> None:
 
 
 def test_source_port_of_a_service_connection_can_soon_connect_to_the_endpoint(serving: PacketWorld) -> None:
-    """By itself Open vSwitch would know the call that has ended for 45 s. Each try makes it remember anew."""
+    """Open vSwitch alone would track the ended connection for 45 s. Each try renews that time."""
     service = create_service(serving, "left", "red", {"app": "red-c"})
     caller, backend = serving.pod_namespace("red-a"), serving.pods["red-c"].address
     wait_for_answer(caller, service.spec.cluster_ip, 80)

@@ -1,4 +1,4 @@
-"""Services with real packets: which clients get an answer, from which endpoint, and with which source address."""
+"""Services with real packets: the clients that get an answer, the endpoints, and the source addresses."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.testbed.wait import wait_until
 
 @pytest.fixture(scope="module")
 def everyone(serving: PacketWorld) -> Service:
-    """Leads to all pods of red."""
+    """Create a service with all pods of red as endpoints."""
     return create_service(serving, "everyone", "red", {"all": "yes"})
 
 
@@ -69,7 +69,7 @@ def test_pods_of_the_project_reach_a_service_with_their_own_address(
 
 @pytest.mark.parametrize("caller", ["blue-a", "admin-b"])
 def test_pods_reach_an_endpoint_outside_the_cluster_network(serving: PacketWorld, caller: str) -> None:
-    """The master itself, by way of tun0 and the node's masquerade."""
+    """The endpoint is the master, which is reached through tun0 and the node's masquerade."""
     service = serving.call_api(lambda client: client.get(Service, "kubernetes", "default"))
     with inside(serving.pod_namespace(caller)):
         created = socket.socket()
@@ -99,7 +99,7 @@ def test_pods_of_other_projects_reach_no_service(
 
 
 def test_connection_continues_while_its_endpoint_is_terminating(serving: PacketWorld) -> None:
-    """No other service has endpoints at its port, so nothing else keeps the way of its answers open."""
+    """No other service has endpoints at this port, so no other flow lets its answers pass."""
     service = create_service(serving, "leaving", "red", {}, ports=(ServicePort(port=80, name="tcp", target_port=9191),))
     endpoint = Endpoint(addresses=(str(serving.pods["red-b"].address),))
     meta = ObjectMeta(name="leaving", namespace="red", labels={SERVICE_LABEL: "leaving"})
@@ -181,7 +181,7 @@ def installed_flows_and_groups(cluster: PacketWorld, node: str) -> list[str]:
 
 
 def restart(cluster: PacketWorld, node: str) -> None:
-    """Kill the daemon and start it, until it has its services."""
+    """Restart the daemon, and wait until it has its services."""
     output = cluster.log(node).count("services changed")
     cluster.kill(f"{node} sdn")
     cluster.start(f"{node} sdn")
@@ -190,7 +190,7 @@ def restart(cluster: PacketWorld, node: str) -> None:
 
 @contextlib.contextmanager
 def calling(cluster: PacketWorld, caller: str, service: Service) -> Iterator[list[str]]:
-    """Calls one after the other, as long as the block runs; the list has a line for each that got no answer."""
+    """Make calls in sequence during the block. The yielded list has a line for each call without an answer."""
     failed: list[str] = []
     ended = threading.Event()
 

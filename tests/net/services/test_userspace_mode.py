@@ -30,7 +30,7 @@ SILENCE_SECONDS = 0.5
 
 
 def by_proxy(cluster: PacketWorld, node: str) -> Process:
-    """The node's sdn daemon with the proxy in user space."""
+    """Return the node's sdn daemon with the userspace proxy."""
     known = cluster.specification(f"{node} sdn")
     return replace(known, command=(*known.command, "--proxy-mode=userspace"))
 
@@ -51,7 +51,7 @@ def world() -> Iterator[PacketWorld]:
 
 @pytest.fixture(scope="module")
 def near_and_far(world: PacketWorld) -> Service:
-    """Of red, with a pod on each node."""
+    """Create a service of red with a pod on each node."""
     web = create_service(world, "web", "red", {"all": "yes"}, ports=PORTS, type="NodePort")
     for pod in ("red-a", "red-c"):
         wait_for_answer(world.pod_namespace(pod), web.spec.cluster_ip, 80)
@@ -94,7 +94,7 @@ def test_userspace_mode_rejects_other_projects(
 
 
 def proxy_port(world: PacketWorld, node: str) -> int:
-    """Where the firewall redirects to."""
+    """Return the port to which the firewall redirects."""
     rules = world.in_node(node, "nft", "list", "table", "ip", "podlane-services")
     return int(rules.partition("redirect to :")[2].split()[0])
 

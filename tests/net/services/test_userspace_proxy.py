@@ -54,7 +54,7 @@ _names = count()
 def served(
     *backends: socket.socket | EndpointInfo, protocol: Protocol = Protocol.TCP, sticky: int = 0
 ) -> ServicePortInfo:
-    """The same backends for all callers."""
+    """Return a service port with the same backends for all clients."""
     all_of_them = tuple(
         backend
         if isinstance(backend, EndpointInfo)
@@ -80,7 +80,7 @@ def serve(node: ProxyNode, *ports: ServicePortInfo) -> None:
 
 
 def nobody() -> EndpointInfo:
-    """A port that is closed."""
+    """Return an endpoint at a closed port."""
     with listening() as closed:
         return EndpointInfo(NODE, closed.getsockname()[1])
 
@@ -96,7 +96,7 @@ def called(address: IPv4Address = CLUSTER_IP, port: int = 80, caller: str = CLIE
 
 
 def arrived(*backends: socket.socket) -> tuple[socket.socket, socket.socket]:
-    """The backend that has a connection, and the connection."""
+    """Return the backend that has a connection, and the connection."""
     ready, _, _ = select.select(backends, [], [], 10)
     connection, _ = ready[0].accept()
     connection.settimeout(10)
@@ -104,7 +104,7 @@ def arrived(*backends: socket.socket) -> tuple[socket.socket, socket.socket]:
 
 
 def is_refused(address: IPv4Address, port: int) -> bool:
-    """The proxy takes a connection before it knows that nobody wants it: then it ends it."""
+    """Return whether a connection ends at once: the proxy accepts it before it knows that no endpoint does."""
     with contextlib.closing(socket_in(CLIENT_NAMESPACE)) as connection:
         try:
             connection.connect((str(address), port))
