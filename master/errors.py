@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 
 import msgspec
 
@@ -202,15 +203,26 @@ def _problem_message(problem: FieldError) -> str:
             return f"Invalid value: {problem.bad_value}: {problem.detail}"
 
 
+MAX_FIELD_ERRORS = 100
+"""Errors of one object that a response lists. A body of 3 MB can have a million."""
+
+
+def first_errors(problems: Iterable[FieldError]) -> list[FieldError]:
+    """Return the errors that a response lists, and one more if there are more. The others are not computed."""
+    return list(islice(problems, MAX_FIELD_ERRORS + 1))
+
+
 def invalid(resource: AnyResource, name: str, problems: Sequence[FieldError]) -> StatusError:
-    """Return 422 with every error of the object, each with its path."""
+    """Return 422 with the errors of the object, each with its path, at most MAX_FIELD_ERRORS."""
     return invalid_as(resource.group, resource.kind, name, problems)
 
 
 def invalid_as(group: str, kind: str, name: str, problems: Sequence[FieldError]) -> StatusError:
     """Return 422 for an object that is not stored, such as an Eviction."""
-    causes = tuple(status_cause(problem) for problem in problems)
+    causes = tuple(status_cause(problem) for problem in problems[:MAX_FIELD_ERRORS])
     lines = [cause.message if cause.reason == schema.UNKNOWN else f"{cause.field}: {cause.message}" for cause in causes]
+    if len(problems) > MAX_FIELD_ERRORS:
+        lines.append("more errors that are not listed")
     listed = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"
     details = StatusDetails(name=name, group=group, kind=kind, causes=causes)
     return status_error(422, "Invalid", f'{kind} "{name}" is invalid: {listed}', details)
@@ -218,7 +230,7 @@ def invalid_as(group: str, kind: str, name: str, problems: Sequence[FieldError])
 
 def invalid_review(kind: str, problems: Sequence[FieldError]) -> StatusError:
     """Return 422: the review cannot be answered."""
-    causes = tuple(status_cause(problem) for problem in problems)
+    causes = tuple(status_cause(problem) for problem in problems[:MAX_FIELD_ERRORS])
     listed = ", ".join(f"{cause.field}: {cause.message}" for cause in causes)
     details = StatusDetails(kind=kind, causes=causes)
     return status_error(422, "Invalid", f'{kind} "" is invalid: {listed}', details)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -17,6 +17,9 @@ DUPLICATE = "FieldValueDuplicate"
 NOT_SUPPORTED = "FieldValueNotSupported"
 FORBIDDEN = "FieldValueForbidden"
 UNKNOWN = "UnknownField"
+
+MAX_HINTS, MAX_HINT_LENGTH = 100, 64
+"""Unknown fields of a document that are compared with the known ones, and characters that are compared."""
 
 
 @cache
@@ -47,7 +50,7 @@ class FieldError(NamedTuple):
 
 def shape_errors(kind: type[msgspec.Struct], document: object) -> Iterator[FieldError]:
     """Yield an error for each place where a document does not have the shape of `kind`, in document order."""
-    yield from _walk(_info(kind), document, "")
+    yield from _walk(_info(kind), document, "", _Hints())
 
 
 @cache
@@ -55,22 +58,35 @@ def _info(kind: type[msgspec.Struct]) -> inspect.Type:
     return inspect.type_info(kind)
 
 
-def _walk(info: inspect.Type, value: object, path: str) -> Iterator[FieldError]:
+class _Hints:
+    """The hints for the unknown fields of one document. Only the first MAX_HINTS have one, because each takes 20 us."""
+
+    def __init__(self) -> None:
+        self._remaining = MAX_HINTS
+
+    def hint(self, key: str, fields: Iterable[str]) -> str:
+        """Return a hint that names the most similar field; empty if none is similar."""
+        self._remaining -= 1
+        near = difflib.get_close_matches(key[:MAX_HINT_LENGTH], fields, n=1) if self._remaining >= 0 else ()
+        return f'; did you mean "{near[0]}"?' if near else ""
+
+
+def _walk(info: inspect.Type, value: object, path: str, hints: _Hints) -> Iterator[FieldError]:
     if isinstance(info, inspect.Metadata):
-        yield from _walk(info.type, value, path)
+        yield from _walk(info.type, value, path, hints)
     elif isinstance(info, inspect.StructType):
-        yield from _walk_struct(info, value, path)
+        yield from _walk_struct(info, value, path, hints)
     elif isinstance(info, inspect.VarTupleType):
-        yield from _walk_list(info, value, path)
+        yield from _walk_list(info, value, path, hints)
     elif isinstance(info, inspect.DictType):
-        yield from _walk_map(info, value, path)
+        yield from _walk_map(info, value, path, hints)
     elif isinstance(info, inspect.UnionType):
-        yield from _walk_union(info, value, path)
+        yield from _walk_union(info, value, path, hints)
     elif not isinstance(info, inspect.AnyType) and not _is_scalar(info, value):
         yield _mismatch(path, value, f"{_name(info)} is accepted")
 
 
-def _walk_struct(info: inspect.StructType, value: object, path: str) -> Iterator[FieldError]:
+def _walk_struct(info: inspect.StructType, value: object, path: str, hints: _Hints) -> Iterator[FieldError]:
     if not isinstance(value, dict):
         yield _mismatch(path, value, "an object is accepted")
         return
@@ -78,36 +94,35 @@ def _walk_struct(info: inspect.StructType, value: object, path: str) -> Iterator
     for key, field_value in value.items():
         field_path = f"{path}.{key}" if path else str(key) or '""'
         if key not in fields:
-            near = difflib.get_close_matches(str(key), fields, n=1)
-            yield FieldError(field_path, quoted(field_value), f'; did you mean "{near[0]}"?' if near else "", UNKNOWN)
+            yield FieldError(field_path, quoted(field_value), hints.hint(str(key), fields), UNKNOWN)
         elif field_value is not None:
-            yield from _walk(fields[key].type, field_value, field_path)
+            yield from _walk(fields[key].type, field_value, field_path, hints)
     for key, field in fields.items():
         if field.required and value.get(key) is None:
             field_path = f"{path}.{key}" if path else key
             yield FieldError(field_path, "null", f"{_name(field.type)} is required", MISSING)
 
 
-def _walk_list(info: inspect.VarTupleType, value: object, path: str) -> Iterator[FieldError]:
+def _walk_list(info: inspect.VarTupleType, value: object, path: str, hints: _Hints) -> Iterator[FieldError]:
     if not isinstance(value, list | tuple):
         yield _mismatch(path, value, "a list is accepted")
         return
     for index, element in enumerate(value):
-        yield from _walk(info.item_type, element, f"{path}[{index}]")
+        yield from _walk(info.item_type, element, f"{path}[{index}]", hints)
 
 
-def _walk_map(info: inspect.DictType, value: object, path: str) -> Iterator[FieldError]:
+def _walk_map(info: inspect.DictType, value: object, path: str, hints: _Hints) -> Iterator[FieldError]:
     if not isinstance(value, dict):
         yield _mismatch(path, value, "a map is accepted")
         return
     for key, map_value in value.items():
-        yield from _walk(info.value_type, map_value, f"{path}[{key}]")
+        yield from _walk(info.value_type, map_value, f"{path}[{key}]", hints)
 
 
-def _walk_union(info: inspect.UnionType, value: object, path: str) -> Iterator[FieldError]:
+def _walk_union(info: inspect.UnionType, value: object, path: str, hints: _Hints) -> Iterator[FieldError]:
     options = [option for option in info.types if not isinstance(option, inspect.NoneType)]
     if len(options) == 1:
-        yield from _walk(options[0], value, path)
+        yield from _walk(options[0], value, path, hints)
     elif not any(_is_scalar(option, value) for option in options):
         yield _mismatch(path, value, f"{' or '.join(map(_name, options))} is accepted")
 

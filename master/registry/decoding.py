@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from api.meta.schema import UNKNOWN, shape_errors, without_nulls
+from api.meta.schema import UNKNOWN, FieldError, shape_errors, without_nulls
 from api.validation.registry import check, default
 from master import errors
 from master.request_info import RequestInfo
@@ -53,16 +53,16 @@ def decode_object(
         raise errors.bad_request(f"the body is not a {resource.kind}: a JSON object is accepted")
     document = _fill_name(info, check_type_meta(resource, document), random_letters)
     without_null_fields = without_nulls(document)
-    problems = list(shape_errors(resource.type, without_null_fields))
-    type_problems = list(unreadable(resource.type.API_VERSION, resource.kind, document))
+    problems = _first_shape_errors(shape_errors(resource.type, without_null_fields))
+    type_problems = errors.first_errors(unreadable(resource.type.API_VERSION, resource.kind, document))
     obj = None
     if all(problem.reason == UNKNOWN for problem in problems):
         obj = msgspec.convert(without_null_fields, resource.type)
         # The messages of the validation are those of Kubernetes, so they take precedence for the same field.
-        problems += check(obj, resource.rules) if type_problems else ()
+        problems += errors.first_errors(check(obj, resource.rules)) if type_problems else ()
     reported = {problem.path for problem in problems}
     problems += (problem for problem in type_problems if problem.path not in reported)
-    unknown = [problem for problem in problems if problem.reason == UNKNOWN][:MAX_UNKNOWN_FIELDS]
+    unknown = [problem for problem in problems if problem.reason == UNKNOWN]
     if unknown and strictness == "Strict":
         raise errors.unknown_fields(resource, [problem.path for problem in unknown])
     unknown_warnings = tuple(f'unknown field "{problem.path}"' for problem in unknown if strictness == "Warn")
@@ -73,6 +73,19 @@ def decode_object(
             raise errors.invalid(resource, name if isinstance(name, str) else "", rejected)
     completed = with_metadata(default(obj, resource.rules), managed_fields=None, self_link="")
     return DecodedObject(completed, (*unknown_warnings, *resource.rules.warnings(obj)))
+
+
+def _first_shape_errors(problems: Iterable[FieldError]) -> list[FieldError]:
+    """Return the first MAX_UNKNOWN_FIELDS unknown fields, and the first other errors."""
+    unknown_fields, others = list[FieldError](), list[FieldError]()
+    for problem in problems:
+        if problem.reason != UNKNOWN:
+            others.append(problem)
+            if len(others) > errors.MAX_FIELD_ERRORS:
+                break
+        elif len(unknown_fields) < MAX_UNKNOWN_FIELDS:
+            unknown_fields.append(problem)
+    return [*unknown_fields, *others]
 
 
 def check_type_meta(resource: AnyResource, document: Mapping[str, Any]) -> dict[str, Any]:

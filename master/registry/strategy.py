@@ -7,6 +7,7 @@ Raises `StatusError` where the write is not allowed.
 from __future__ import annotations
 
 import datetime
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -60,9 +61,9 @@ def prepare_create(resource: AnyResource, obj: Any, uid: str, now: datetime.date
 def validate(resource: AnyResource, obj: Any) -> None:
     """Require that an object is valid: as admission has completed it, and with the fields that the server sets.
 
-    Raises Invalid with every error of the object.
+    Raises Invalid with the errors of the object.
     """
-    problems = list(check(obj, resource.rules))
+    problems = errors.first_errors(check(obj, resource.rules))
     if problems:
         raise errors.invalid(resource, obj.metadata.name, problems)
 
@@ -71,7 +72,7 @@ def prepare_update(resource: AnyResource, new: Any, old: Any) -> Any:
     """Return the object after an update of everything but its status. Raises Invalid if it is not valid."""
     _check_identity(resource, new, old)
     new = resource.prepare_for_update(_with_old_metadata(new, old), old)
-    problems = [*check(new, resource.rules), *check_update(old, new, resource.rules)]
+    problems = errors.first_errors(chain(check(new, resource.rules), check_update(old, new, resource.rules)))
     added = [name for name in new.metadata.finalizers if name not in old.metadata.finalizers]
     if old.metadata.deletion_timestamp and added:
         reason = "no new finalizers can be added if the object is being deleted"

@@ -5,7 +5,7 @@ Endpoints of a service without a selector are mirrored, unless a label excludes 
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
@@ -25,10 +25,13 @@ from api.core.services import Service
 from api.meta.types import ObjectMeta
 from master.controllers.actions import Action, Create, Failed, ForceDelete, Update, WriteAction, isolate_errors
 from master.controllers.context import Lister
-from master.controllers.network.endpoints import MANAGED_BY_LABEL
+from master.controllers.network.endpoints import MANAGED_BY_LABEL, SlicePorts
 from master.resources.metadata import controller_reference
 
 CONTROLLER_NAME = "endpointslicemirroring-controller.k8s.io"
+MAX_CREATES = 100
+"""Slices created for one Endpoints object in one pass."""
+
 NOT_MIRRORED = {"endpointslice.kubernetes.io/skip-mirror": "true"}
 """The label that excludes Endpoints."""
 
@@ -63,25 +66,24 @@ def _key(meta: ObjectMeta, name: str) -> tuple[str, str]:
 
 def _mirrored(endpoints: Endpoints, existing: list[EndpointSlice]) -> Iterator[WriteAction]:
     """Yield the writes of one Endpoints object: a slice for each subset. A slice stays as long as its ports are the
-    same.
+    same. At most MAX_CREATES slices are created; their writes trigger the next pass.
     """
+    existing_by_form: dict[tuple[SlicePorts, str], deque[EndpointSlice]] = defaultdict(deque)
+    for endpoint_slice in existing:
+        existing_by_form[endpoint_slice.ports, endpoint_slice.address_type].append(endpoint_slice)
+    creates = 0
     for desired in (_slice(endpoints, subset) for subset in endpoints.subsets):
-        old = next(
-            (
-                endpoint_slice
-                for endpoint_slice in existing
-                if (endpoint_slice.ports, endpoint_slice.address_type) == (desired.ports, desired.address_type)
-            ),
-            None,
-        )
-        if old is None:
-            yield Create(desired)
+        same_form = existing_by_form[desired.ports, desired.address_type]
+        if not same_form:
+            creates += 1
+            if creates <= MAX_CREATES:
+                yield Create(desired)
             continue
-        existing.remove(old)
+        old = same_form.popleft()
         new = replace(old, endpoints=desired.endpoints, metadata=replace(old.metadata, labels=desired.metadata.labels))
         if new != old:
             yield Update(replace(new, metadata=replace(new.metadata, generation=old.metadata.generation + 1)), old)
-    yield from (ForceDelete(unused) for unused in existing)
+    yield from (ForceDelete(unused) for same_form in existing_by_form.values() for unused in same_form)
 
 
 def _slice(endpoints: Endpoints, subset: EndpointSubset) -> EndpointSlice:

@@ -21,6 +21,7 @@ from master.registry.strategy import (
     prepare_delete,
     prepare_subresource_update,
     prepare_update,
+    validate,
 )
 from master.resources.jobs import Job
 from master.resources.pods import EPHEMERAL_CONTAINERS
@@ -168,3 +169,15 @@ def test_update_requires_the_named_resource_version(version: str, accepted: bool
     with pytest.raises(StatusError) as caught:
         prepare_update(kind, new, old)
     assert caught.value.status.reason == "Conflict"
+
+
+@pytest.mark.parametrize("containers", [[{}], [{"name": 7}], [{"name": "A B", "image": "i"}], [7]])
+def test_at_most_100_errors_of_an_object_are_reported(containers: list[Any]) -> None:
+    where = resolve_path("/api/v1/namespaces/red/pods")
+    assert where is not None
+    document = {"metadata": {"name": "a"}, "spec": {"containers": containers * 1_000}}
+    with pytest.raises(StatusError) as caught:
+        validate(where.resource, decode_object(where, document, "Warn").object)
+    status = caught.value.status
+    assert (status.code, status.details is not None and len(status.details.causes)) == (422, 100)
+    assert status.message.endswith(", more errors that are not listed]")

@@ -10,7 +10,7 @@ from api.core.endpoints import Endpoint, EndpointAddress, EndpointPort, Endpoint
 from api.core.services import Service, ServiceSpec
 from api.validation.registry import check
 from master.controllers.actions import Create, Failed, ForceDelete, Update, WriteAction
-from master.controllers.network.endpoint_slice_mirroring import NOT_MIRRORED, reconcile
+from master.controllers.network.endpoint_slice_mirroring import MAX_CREATES, NOT_MIRRORED, reconcile
 from tests.unit.master.action_lines import lines
 from tests.unit.master.examples import meta
 
@@ -87,3 +87,16 @@ def test_endpoints_of_selector_services_are_not_mirrored() -> None:
     assert lines(reconcile([service()], [made(subset("10.1.0.2"), labels=NOT_MIRRORED)], old)) == removed
     foreign = EndpointSlice(metadata=meta("x", namespace="red"), address_type="IPv4", endpoints=(Endpoint(),))
     assert lines(reconcile([service()], [], [foreign])) == []
+
+
+def test_slices_of_many_subsets_are_created_in_several_passes_and_matched_once() -> None:
+    subsets = [subset("10.1.0.2", port=EndpointPort(port=number + 1, protocol="TCP")) for number in range(5_000)]
+    source, mirrored = made(*subsets), list[EndpointSlice]()
+    for count in range(1, 4):
+        created = created_slices(reconcile([service()], [source], mirrored))
+        assert len(created) == MAX_CREATES
+        mirrored += [
+            replace(obj, metadata=replace(obj.metadata, name=f"web-{count}-{number}"))
+            for number, obj in enumerate(created)
+        ]
+        assert len({endpoint_slice.ports for endpoint_slice in mirrored}) == count * MAX_CREATES
