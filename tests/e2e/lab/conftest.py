@@ -26,7 +26,7 @@ sys.exit(lab_up(Path(sys.argv[1]), 3, "ovs-multitenant", SITE))
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     state = Path(f"/tmp/{SITE.prefix}-{os.getpid()}")
-    bring_down(SITE.run_dir.resolve() if SITE.run_dir.is_symlink() else state, SITE)  # of a run that was killed
+    bring_down(SITE.run_dir.resolve() if SITE.run_dir.is_symlink() else state, SITE)  # left by a killed run
     try:
         done = subprocess.run([sys.executable, "-c", BRING_UP, str(state)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr

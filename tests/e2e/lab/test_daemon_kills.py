@@ -48,7 +48,7 @@ def test_no_packet_is_lost_when_a_daemon_is_killed(cluster: Cluster, daemon: str
 
 def test_pods_start_and_end_while_daemons_are_killed(cluster: Cluster) -> None:
     before = {node: cluster.settled_traces(node) for node in cluster.nodes}
-    # On one node: the switch in user space may lose a tunnelled packet whenever a link comes or goes, daemon or not.
+    # On one node: the switch in user space may lose a tunnelled packet whenever a link is added or removed.
     stream = Ping(f"/proc/{cluster.pid('red', 'red-1')}/ns/net", cluster.address("default", "default-1"))
     names = [f"storm-{number}" for number in range(6)]
     cluster.apply(namespace("storm"))

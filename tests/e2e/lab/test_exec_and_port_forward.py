@@ -71,7 +71,7 @@ def _resized(kubectl: Kubectl, pod: str) -> None:
     terminal = Terminal(kubectl, "exec", "-it", pod, "-c", "main", "--", "sh")
     try:
         terminal.expect("# ")
-        # Docker gives a terminal its size when the program has begun, and a shell that learns of it may drop a line.
+        # Docker sets the size of a terminal after the program has started, and a shell may drop a line on that signal.
         terminal.type("stty size\n", until=r"\n30 100\r\n")
         terminal.resize(40, 120)
         terminal.process.send_signal(signal.SIGWINCH)

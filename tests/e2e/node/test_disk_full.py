@@ -39,7 +39,7 @@ class SmallNode(DisturbedNode):
 def host() -> Iterator[SmallNode]:
     with SmallNode() as node:
         node.apply(OBJECTS)
-        # Pods are not to be evicted: what happens to those that stay is to be seen.
+        # No pod is evicted, because the test is about pods that stay.
         node.begin("--eviction-hard=memory.available<1Mi", "--image-gc-high-threshold-percent=100")
         yield node
 

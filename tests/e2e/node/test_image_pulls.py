@@ -14,7 +14,7 @@ from lab import images
 from tests.testbed.docker.registry import PASSWORD, USER, running_registry
 from tests.testbed.node.pods import NodePods, main, pod
 
-# Docker's library leaves the socket open with which it did not reach Docker.
+# Docker's library leaves a socket open whose connection failed.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket.socket.*family=1,:ResourceWarning")
 
 

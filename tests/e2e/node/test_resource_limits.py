@@ -279,7 +279,7 @@ def test_pod_cgroup_is_removed_with_its_pod_and_orphaned_ones_too(node: Node) ->
     assert node.exists(hierarchy.cgroupfs_path(stranger))
     node.single.kubectl("delete", "pod", "limited", f"--timeout={DEADLINE_SECONDS:.0f}s")
     wait_until(lambda: not node.exists(directory), "the group of the pod is gone")
-    with node.single.without_agent():  # What nobody knows is looked for once a minute, and by a new agent.
+    with node.single.without_agent():  # Orphans are searched once a minute, and when an agent starts.
         pass
     wait_until(lambda: not node.exists(hierarchy.cgroupfs_path(stranger)), "the group of no pod is gone")
     wait_until(lambda: node.kernel(share).weight < before.weight, "others of its class have the smaller share")

@@ -119,7 +119,7 @@ def test_cpu_usage_equals_the_process_cpu_time(loaded: Loaded) -> None:
     advised = loaded.value("/metrics/cadvisor", "container_cpu_usage_seconds_total", container="busy")
     after = loaded.of_process("busy")
     assert 0 < seen <= exposed <= advised
-    # What the container took before it was this program counts, too; ps shows hundredths.
+    # The container's time before it ran this program counts too. ps shows hundredths.
     assert before - 0.02 <= seen
     assert advised <= after + 0.5
 

@@ -39,13 +39,13 @@ server, name = sys.argv[1:]
 asker = socket.socket(type=socket.SOCK_DGRAM)
 asker.connect((server, 53))
 plain = dns.message.make_query(name, "A").to_wire()
-letters = [place for place in range(13, 13 + len(name)) if chr(plain[place]).isalpha()]
+letters = [offset for offset in range(13, 13 + len(name)) if chr(plain[offset]).isalpha()]
 variants = []
 for number in range(1 << 14):
-    # Written otherwise each time, so that no answer is remembered.
+    # Each name has other upper and lower case, so that no cached answer matches.
     wire = bytearray(plain)
-    for bit, place in enumerate(letters):
-        wire[place] ^= (number >> bit & 1) * 32
+    for bit, offset in enumerate(letters):
+        wire[offset] ^= (number >> bit & 1) * 32
     variants.append(bytes(wire))
 while True:
     for wire in variants:

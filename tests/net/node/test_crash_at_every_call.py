@@ -58,7 +58,7 @@ def traces(cluster: PacketWorld) -> tuple[object, ...]:
 @pytest.mark.parametrize("calls", range(1, CALLS + 1))
 def test_sdn_daemon_killed_after_any_call_reaches_the_same_state(cluster: PacketWorld, calls: int) -> None:
     before = traces(cluster)
-    # On one node: the switch in user space may lose a tunnelled packet whenever a link comes or goes, daemon or not.
+    # On one node: the switch in user space may lose a tunnelled packet whenever a link is added or removed.
     stream = Ping(f"/run/netns/{cluster.pod_namespace('friend')}", str(cluster.pods["admin-a"].address))
     process = cluster.specification("node-1 sdn")
     script = str(Path(__file__).parents[2] / "testbed/netns/crashing_sdn.py")

@@ -32,7 +32,7 @@ def test_killed_master_loses_no_packet_and_pods_still_attach(cluster: PacketWorl
     near, far = ping(cluster, "red-a", "red-b"), ping(cluster, "red-a", "red-c")
     cluster.kill("master")
     far.wait_for_answers(25)
-    # Not across nodes meanwhile: the switch in user space may lose a tunnelled packet whenever a link comes or goes.
+    # Not between nodes: the switch in user space may lose a tunnelled packet whenever a link is added or removed.
     assert far.lost() == 0
     cluster.add(PlannedPod("red-late", "red", "node-1"))
     assert reaches(cluster, "red-late", "red-c")

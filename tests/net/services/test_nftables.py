@@ -153,7 +153,7 @@ async def test_local_traffic_policy_without_any_endpoint_rejects_clients(
     protocol, sock = KINDS[kind]
     await services.sync(CONFIG, [web(protocol=protocol, external_policy_local=True)])
     for caller in (node.node, node.outside):
-        # To a process that sends a datagram by itself the kernel says EPERM.
+        # A process on the node that sends a datagram gets EPERM from the kernel.
         with pytest.raises((ConnectionRefusedError, PermissionError)):
             call(caller, NODE, NODE_PORT, sock)
 
@@ -184,7 +184,7 @@ async def test_service_without_endpoints_rejects_clients(
     assert all(call(caller, *FRONTENDS[frontend], sock).backend in NEAR for caller in callers)
     await services.update(CONFIG, ServicePortChange((served,), (empty,)))
     for caller in callers:
-        # To a process that sends a datagram by itself the kernel says EPERM.
+        # A process on the node that sends a datagram gets EPERM from the kernel.
         with pytest.raises((ConnectionRefusedError, PermissionError)):
             call(caller, *FRONTENDS[frontend], sock)
     await services.update(CONFIG, ServicePortChange((empty,), (served,)))

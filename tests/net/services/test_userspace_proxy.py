@@ -291,7 +291,7 @@ def test_many_parallel_connections_get_their_own_answers(node: ProxyNode) -> Non
         received = 0
         while received < CONNECTIONS:
             connection = opened.enter_context(arrived(backend)[1])
-            # A proxy that has no time takes a backend for a silent one, and calls again.
+            # A busy proxy may take a backend for an unresponsive one and connect again.
             question = connection.recv(4)
             connection.sendall(question)
             received += bool(question)

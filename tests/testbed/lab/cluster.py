@@ -16,7 +16,7 @@ from lab.topology import Lab, LabNode, Site
 from tests.testbed.apiserver.reader import ApiReader
 from tests.testbed.wait import wait_until
 
-# Several checkouts can test at once, each in a network of its own.
+# Several checkouts can run tests at once, each with its own networks.
 OCTET = int(os.environ.get("PODLANE_E2E_OCTET", "24"))
 SITE = Site(f"podt{OCTET}", IPv4Network(f"10.245.{OCTET}.0/24"))
 

@@ -1,6 +1,6 @@
 """Transcripts of a terminal: commands and their expected output, as plain text in the folder `transcripts`.
 
-    ## a section: a project of its own, in which its commands run one after the other
+    ## a section: its commands run in sequence in a new project
     ; a remark
     $ kubectl create configmap c --from-literal=a=1
     configmap/c created

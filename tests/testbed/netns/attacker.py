@@ -163,7 +163,7 @@ class Attacker:
                 return
             rightly = attempt.outside and attempt.arrives and listener == attempt.source.node
         elif listener == attempt.source.name:
-            # An answer: the switch's to an ARP question, a pod's to a ping, a kernel's to a packet for no port.
+            # An answer of the switch to an ARP request, of a pod to a ping, or of a kernel to a closed port.
             return
         else:
             rightly = attempt.arrives and not attempt.outside and listener == attempt.target.name

@@ -185,7 +185,7 @@ class SingleNode:
         names = self.docker("ps", "-a", "--format", "{{.Names}}").split()
         uid = self.read_pod(pod)["metadata"]["uid"] if pod else ""
         pods = self.state / "pods"
-        walked = os.walk(self.root / "logs")  # A file that is deleted meanwhile is not left.
+        walked = os.walk(self.root / "logs")  # A file that is deleted during the walk is not a remainder.
         links = [Path(directory, name) for directory, folders, files in walked for name in (*folders, *files)]
         links = [path for path in links if path.is_symlink() or path.is_dir()]
         folders = {self.root / "logs" / "pods", self.root / "logs" / "containers"}

@@ -94,7 +94,7 @@ class SpdyApiServer:
             async with session:
                 yield session
         except ConnectionError:
-            pass  # the client went, which the reason tells
+            pass  # the client disconnected; the reason is recorded
         self.reasons.append(session.reason)
 
 
@@ -136,7 +136,7 @@ async def _echo(stream: SpdyStream, error: SpdyStream) -> None:
         await stream.end()
         await error.end()
     except ConnectionError:
-        pass  # the client went, with one stream or with all
+        pass  # the client closed one stream or all
     finally:
         stream.abort()
         error.abort()
