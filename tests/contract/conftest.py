@@ -32,7 +32,7 @@ def _dockers_sockets() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """A master of the module's own."""
+    """Run a master for the tests of a module."""
     api_server = ApiServer(tmp_path_factory.mktemp("master"))
     api_server.start()
     yield api_server
@@ -47,7 +47,7 @@ async def api_client(server: ApiServer) -> AsyncIterator[UntypedClient]:
 
 @pytest.fixture
 async def one_pod() -> AsyncIterator[PodServer]:
-    """A server with one pod; nothing of what was asked of it is left behind."""
+    """Run a server with one pod. At the end, no session may be left."""
     before = asyncio.all_tasks()
     async with running_pod_server() as running:
         yield running
@@ -70,7 +70,7 @@ def lasting_switch() -> Iterator[DummySwitch]:
 
 @pytest.fixture
 def node() -> Iterator[str]:
-    """The name of a network namespace in which the test itself runs."""
+    """Run the test in a new network namespace, and yield its name."""
     with _namespace("node") as name, inside(name):
         run("ip", "link", "set", "lo", "up")
         yield name
@@ -78,7 +78,7 @@ def node() -> Iterator[str]:
 
 @pytest.fixture
 def pod() -> Iterator[str]:
-    """The path of another network namespace."""
+    """Yield the path of another network namespace."""
     with _namespace("pod") as name:
         yield f"/run/netns/{name}"
 

@@ -17,7 +17,7 @@ REASON = re.compile(r"not here: \S+")
 
 
 def rows() -> list[tuple[int, str, str]]:
-    """(line, what, shown by)"""
+    """Return (line number, subject, evidence) of each row of the document."""
     lines = enumerate(DOCUMENT.read_text().splitlines(), 1)
     cells = [
         (number, [cell.strip() for cell in line.strip("|").split("|")]) for number, line in lines if line[:1] == "|"

@@ -27,7 +27,7 @@ WEB = "web.red.svc.cluster.local"
 
 
 class Running:
-    """A store, and what is told of it at a port."""
+    """A store, and the DNS server for it at a port."""
 
     def __init__(self, store: SQLiteStorage, port: int) -> None:
         self.store = store
@@ -37,7 +37,7 @@ class Running:
         await self.store.write(*(put(obj) for obj in items))
 
     async def resolve(self, name: str, source: str = OUTSIDE, kind: str = "A") -> list[str]:
-        """The rows, or the code; what was written is told when its writer is answered."""
+        """Return the records of a name, or the code. An acknowledged write is visible at once."""
         query = dns.message.make_query(name, kind)
         answer = await dns.asyncquery.udp(query, HERE, 5, self._port, source=source)
         rows = [str(rdata) for rrset in answer.answer for rdata in rrset]

@@ -42,7 +42,7 @@ MADE_BY_THE_MASTER = (
 
 @pytest.fixture
 async def admin(server: ApiServer) -> AsyncIterator[RawClient]:
-    """The administrator, in a cluster in which there is something of every kind."""
+    """Yield a client of the administrator, in a cluster with an object of every kind."""
     async with RawClient(server.kubeconfig) as wire:
         first = (await wire.ask("GET", "/api/v1/namespaces/red")).code == 404
         for path, document in WORLD if first else ():
@@ -57,20 +57,20 @@ async def admin(server: ApiServer) -> AsyncIterator[RawClient]:
 
 
 async def _post(wire: RawClient, path: str, document: dict[str, Any]) -> RawResponse:
-    """A new object, in protobuf, as components send it unless they are told otherwise."""
+    """Create an object in protobuf, as components do by default."""
     where = routes.resolve_path(path)
     assert where is not None
     return await _send(wire, "POST", path, where.resource.type.API_VERSION, where.resource.kind, **document)
 
 
 async def _send(wire: RawClient, method: str, path: str, version: str, kind: str, **document: Any) -> RawResponse:
-    """The same for what is no kind that is kept."""
+    """Send a document in protobuf, also of a kind that is not stored."""
     return await wire.ask(method, path, encoded({"apiVersion": version, "kind": kind, **document}), kind=PROTOBUF)
 
 
 @asynccontextmanager
 async def _as(server: ApiServer, component: Component, accept: str = ACCEPT) -> AsyncIterator[RawClient]:
-    """The component, which the administrator answers for."""
+    """Yield a client that impersonates a component."""
     headers = {"Impersonate-User": component.user, "Accept": accept}
     if component.groups:
         headers["Impersonate-Group"] = component.groups
@@ -86,7 +86,7 @@ def _name(obj: Any) -> tuple[str, str]:
 
 
 def _touched(mark: str) -> Callable[[list[Any]], bool]:
-    """Whether an informer has been told of the change with that mark, and is in sync."""
+    """Return a condition that is true when an informer is in sync and has received the change with that mark."""
 
     def enough(events: list[Any]) -> bool:
         return any(_is_end(event) for event in events) and any(
@@ -102,7 +102,9 @@ def _is_end(event: Any) -> bool:
 
 
 async def _touch(admin: RawClient, informer: Informer, mark: str) -> tuple[str, str] | None:
-    """A change of an object that an informer sees; None if it sees none. Nobody else makes one with this mark."""
+    """Change an object that an informer sees, and return its name; None if it sees none. Only this change has
+    the mark.
+    """
     actual = [_name(obj) for obj in (await admin.ask("GET", informer.path, **informer.query)).document["items"]]
     if not actual:
         return None
@@ -182,7 +184,7 @@ async def test_every_component_informer_syncs(server: ApiServer, admin: RawClien
 async def test_garbage_collector_watches_every_deletable_resource(
     server: ApiServer, admin: RawClient, way: str
 ) -> None:
-    """It watches the metadata of whatever discovery lists as what can be listed, watched and deleted."""
+    """It watches the metadata of every resource that discovery lists with the verbs list, watch and delete."""
     informers = []
     accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
     async with _as(server, COMPONENTS["kube-controller-manager"], accept) as wire:
@@ -228,7 +230,7 @@ NEWER_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 
 
 async def _lead(wire: RawClient, namespace: str, name: str) -> None:
-    """A lease: none at first (404), made, renewed."""
+    """Acquire a lease: it is missing (404), created and renewed."""
     leases, spec = LEASES.format(namespace), {"holderIdentity": name, "leaseDurationSeconds": 15}
     assert (await wire.ask("GET", f"{leases}/{name}")).code == 404
     assert (await _post(wire, leases, {"metadata": {"name": name}, "spec": spec})).code == 201
@@ -365,6 +367,8 @@ CONFIGURATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-a
 
 
 async def test_missing_config_map_returns_a_not_found_status(server: ApiServer) -> None:
-    """By this ConfigMap a component learns who may ask it; without it, it says so in its log and asks by itself."""
+    """A component reads the configuration of authentication from this ConfigMap. Without it, it logs a warning and
+    continues.
+    """
     async with RawClient(server.kubeconfig) as wire:
         assert (await wire.ask("GET", CONFIGURATION)).code == 404

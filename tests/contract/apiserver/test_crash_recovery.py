@@ -75,7 +75,9 @@ async def _ask(client: Client, method: str, name: str, document: Any = None) -> 
 
 @dataclass(slots=True)
 class Writer:
-    """Knows what each of its objects must hold (None: there is no such object), and the one it cannot be sure of."""
+    """A writer that knows the acknowledged value of each of its objects (None if deleted), and the one write without a
+    response.
+    """
 
     number: int
     known: dict[str, str | None] = field(default_factory=dict)
@@ -83,7 +85,7 @@ class Writer:
     writes: int = 0
 
     async def write(self, client: Client, count: Count) -> None:
-        """Until the master is gone."""
+        """Write until the master is killed."""
         try:
             while True:
                 if random.random() < 0.2:
@@ -108,7 +110,7 @@ class Writer:
         self.unsure = None
 
     def check(self, actual: dict[str, str]) -> None:
-        """Compare with what there is after a restart, and go on from there."""
+        """Compare with the values after a restart, which are the new acknowledged ones."""
         for name in {*self.known, *(() if self.unsure is None else (self.unsure[0],))}:
             there, wanted = actual.get(name), self.known.get(name)
             assert there == wanted or (name, there) == self.unsure, f"{name}: {there}, acknowledged was {wanted}"
@@ -118,14 +120,14 @@ class Writer:
 
 @dataclass(slots=True)
 class Count:
-    """One number that all writers raise by compare-and-swap: no two are ever told the same."""
+    """A counter that all writers increment by compare-and-swap. No value is acknowledged twice."""
 
     acknowledged_values: set[int] = field(default_factory=set)
     tries: int = 0
     acknowledged: int = 0
 
     async def up(self, client: Client) -> None:
-        """One more, unless somebody else was faster."""
+        """Increment the counter, unless another writer was faster."""
         try:
             old = await _ask(client, "GET", COUNTER)
         except NotFound:
@@ -141,13 +143,13 @@ class Count:
         self.acknowledged += 1
 
     def check(self, actual: dict[str, str]) -> None:
-        """What was acknowledged is counted, and no more than was tried."""
+        """Check that all acknowledged increments are counted, and no more than were tried."""
         assert max(self.acknowledged_values, default=0) <= int(actual[COUNTER]) <= self.tries
         assert len(self.acknowledged_values) <= int(actual[COUNTER])
 
 
 async def _survivors(kubeconfig: Kubeconfig) -> tuple[dict[str, str], int]:
-    """What there is after a restart, and at which revision."""
+    """Return the values after a restart, and the revision."""
     async with Client(kubeconfig) as client:
         listed = msgspec.json.decode(await client.request("GET", COLLECTION, query=MINE), type=_List)
     assert len({config_map.metadata.uid for config_map in listed.items}) == len(listed.items)

@@ -30,7 +30,7 @@ CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, that holds little."""
+    """Yield a directory on a small filesystem."""
     directory = tmp_path / "disk"
     directory.mkdir()
     run("mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(directory))
@@ -39,7 +39,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def _fill(directory: Path) -> Path:
-    """A file that takes what room is left."""
+    """Create a file that takes the remaining space."""
     ballast = directory / "ballast"
     with ballast.open("wb", buffering=0) as file:
         try:

@@ -38,7 +38,7 @@ POD_UPDATES = (
 
 @dataclass(frozen=True)
 class Refusal:
-    """A request and what comes of it; `differs` says what of the recorded message is not ours, and why."""
+    """A request and the expected error. `differs` states the differences from the recorded message, and the reason."""
 
     request: tuple[str, str, str | None, object]
     code: int
@@ -363,7 +363,7 @@ REFUSALS = {
 
 
 class RecordingClient:
-    """Requests of the administrator, or of whom they impersonate."""
+    """A client of the administrator, or of the users that it impersonates, that records warnings."""
 
     def __init__(self, server: ApiServer) -> None:
         context = Kubeconfig.load(server.kubeconfig).ssl_context()

@@ -109,7 +109,7 @@ async def test_discovery_lists_evictions(api_client: UntypedClient) -> None:
 
 
 async def test_kubectl_drain_waits_for_the_budget(server: ApiServer, api_client: UntypedClient, tmp_path: Path) -> None:
-    """All at once: each waits five seconds of its own before it asks again."""
+    """All versions drain at once, because each waits five seconds before it retries."""
     await asyncio.gather(*(_drained(server, api_client, program, tmp_path) for program in ALL_PROGRAMS))
 
 

@@ -1,4 +1,4 @@
-"""What pods need to reach the master: the `kubernetes` service, its names, and service accounts."""
+"""Access of pods to the master: the `kubernetes` service, its names, and service accounts."""
 
 from __future__ import annotations
 

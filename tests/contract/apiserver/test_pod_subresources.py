@@ -39,7 +39,7 @@ async def testbed(server: ApiServer, api_client: UntypedClient, tmp_path: Path) 
 async def refused(
     testbed: ProxyTestbed, path: str, method: str = "GET", headers: dict[str, str] | None = None
 ) -> list[Any]:
-    """The code, reason and message of a refusal."""
+    """Return the code, reason and message of a rejected request."""
     async with testbed.session.request(method, path, headers=headers) as answer:
         status = json.loads(await answer.read())
         assert status["kind"] == "Status"
@@ -50,7 +50,7 @@ async def refused(
 async def conversation(
     testbed: ProxyTestbed, path: str, method: str = "POST", headers: dict[str, str] | None = None
 ) -> tuple[Connection, CIMultiDict[str]]:
-    """A conversation that has begun, and the headers of the answer."""
+    """Start a streaming session. Return it and the headers of the response."""
     answer = await testbed.session.request(method, path, headers=headers or UPGRADE)
     assert answer.status == 101, await answer.text()
     stream = upgraded_connection(answer)

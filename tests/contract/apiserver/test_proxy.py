@@ -53,7 +53,7 @@ async def refused(testbed: ProxyTestbed, path: str, method: str = "GET") -> list
 
 
 async def page(http: web.Request) -> web.StreamResponse:
-    """What runs in a pod: it says what it was asked."""
+    """Serve the program in a pod, which returns the request that it received."""
     if http.path == "/chat":
         channel = web.WebSocketResponse(protocols=("chat",))
         await channel.prepare(http)
@@ -83,7 +83,7 @@ async def page(http: web.Request) -> web.StreamResponse:
 
 @asynccontextmanager
 async def running(context: ssl.SSLContext | None = None, address: str = "127.0.0.1") -> AsyncIterator[int]:
-    """A program in a pod, and its port."""
+    """Run the program of a pod, and yield its port."""
     app = web.Application(client_max_size=1 << 30)
     app.router.add_route("*", "/{path:.*}", page)
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)

@@ -1,4 +1,6 @@
-"""What the proxy rejects: the master itself, its machine, and headers that it would have to change."""
+"""Requests that the proxy rejects: to the master itself, to its machine, and with headers that it would have to
+change.
+"""
 
 from __future__ import annotations
 
@@ -193,7 +195,7 @@ async def test_host_network_pod_is_proxied_only_at_its_nodes_address(testbed: Pr
 
 @asynccontextmanager
 async def program(header: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
-    """What runs in a pod and says `told` in a header; its port, and the lines that it was told."""
+    """Run a program in a pod that sends a header. Yield its port, and the header lines that it receives."""
     received: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -210,7 +212,7 @@ async def program(header: bytes) -> AsyncIterator[tuple[int, list[bytes]]]:
 
 
 async def raw(server: ApiServer, path: str, header: bytes) -> tuple[bytes, bytes]:
-    """The head and the body of an answer, byte by byte as they came."""
+    """Return the head and the body of a response as bytes."""
     context = Kubeconfig.load(server.kubeconfig).ssl_context()
     reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server), ssl=context)
     writer.write(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\nX-Said: ".encode() + header + b"\r\n\r\n")

@@ -54,7 +54,7 @@ def wait_for(holds: Callable[[], T], what: str) -> T:
 
 
 def operations(api: client.ApiClient, version: str, kind: str) -> tuple[Any, str]:
-    """The part of the client for a group, and how its methods name a kind."""
+    """Return the client class of a group, and the name of a kind in its methods."""
     group, _, number = version.rpartition("/")
     part = "".join(word.capitalize() for word in group.removesuffix(".k8s.io").split(".")) or "Core"
     name = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", kind).lower()

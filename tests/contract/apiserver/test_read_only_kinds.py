@@ -35,7 +35,7 @@ def document(resource: AnyResource, name: str, **metadata: Any) -> dict[str, Any
 
 
 def constant_fields(pod: dict[str, Any]) -> list[Any]:
-    """Return what no controller changes in a pod that no node runs."""
+    """Return the fields of a pod on no node that no controller changes."""
     return [pod["spec"], *(pod["metadata"].get(field) for field in ("uid", "labels", "deletionTimestamp"))]
 
 

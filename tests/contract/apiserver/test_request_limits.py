@@ -65,7 +65,7 @@ class Raw:
         self._writer.write(text.encode() if isinstance(text, str) else text)
 
     async def answer(self) -> bytes:
-        """All that comes until the other side closes."""
+        """Return all data until the other side closes."""
         async with asyncio.timeout(DEADLINE_SECONDS):
             try:
                 return await self._reader.read()
@@ -103,7 +103,7 @@ async def raw(kubeconfig: Kubeconfig, *, anonymous: bool = False) -> AsyncIterat
 async def own_server(
     root: Path, limits: Limits, body_seconds: float = BODY_TIMEOUT_SECONDS
 ) -> AsyncIterator[Kubeconfig]:
-    """A server in this process, whose limits are its own."""
+    """Run a server with these limits in this process."""
     now = datetime.datetime.now(datetime.UTC)
     authority, tokens = pki.authority(root / "pki", now), service_account_tokens.load_token_signer(root / "pki")
     store = await SQLiteStorage.open(root / "store.db", STORED_TYPES)
@@ -313,7 +313,7 @@ async def _answers(kubeconfig: Kubeconfig) -> bool:
 
 
 async def test_unread_watches_are_closed_and_delay_no_other_client(server: ApiServer, client: Client) -> None:
-    """They share what waits for them, so many of them cost little more than one."""
+    """The watches share their pending events, so many of them cost little more than one."""
     kubeconfig, slow, size = Kubeconfig.load(server.kubeconfig), 30, 400_000
     path, before = f"{CONFIG_MAPS}?watch=1&timeoutSeconds=60", _resident(server)
     host, _, port = kubeconfig.server.removeprefix("https://").partition(":")

@@ -42,7 +42,7 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 
 class Run:
-    """The writers, the watchers, and what happens to them."""
+    """A run of writers and watchers, with disturbances."""
 
     def __init__(self, server: ApiServer, client: Client, seed: int) -> None:
         self._server = server
@@ -116,7 +116,7 @@ class Run:
             watcher.look_back = True
 
     async def _seen_by_the_witness(self) -> int:
-        """The newest revision, when it has come to it."""
+        """Wait until the witness has seen the newest revision, and return it."""
         now = await self._revision()
         async with asyncio.timeout(DEADLINE_SECONDS):
             while self._witness.reached < now:

@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture
 async def http(server: ApiServer) -> AsyncIterator[Http]:
-    """A session, and two objects that are ours beside one that is not."""
+    """Yield a session, with two objects of the test and one other."""
     context = Kubeconfig.load(server.kubeconfig).ssl_context()
     async with aiohttp.ClientSession(server.url, connector=tls_connector(context)) as http:
         for name in ("b", "other", "a"):
@@ -66,7 +66,7 @@ async def _lines(http: Http, query: dict[str, str], accept: str = "application/j
 
 
 async def _first(http: Http, query: dict[str, str], accept: str = "application/json") -> list[Any]:
-    """Two objects, and what follows them."""
+    """Return the first three lines of a watch."""
     lines = _lines(http, query, accept)
     actual = [await anext(lines) for _ in range(3)]
     await lines.aclose()
@@ -79,7 +79,7 @@ def _told(lines: list[Any]) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("revision", ["", "0", "1", "now"])
 async def test_watch_list_sends_initial_objects_and_a_bookmark_at_their_end(http: Http, revision: str) -> None:
-    """A revision is what the answer must not be older than; it is always the newest."""
+    """The revision is a lower bound for the response, which is always the newest state."""
     now = await _revision(http)
     requested = str(now) if revision == "now" else revision
     lines = await _first(http, WATCH_LIST | BOOKMARKS | ({"resourceVersion": requested} if requested else {}))
@@ -111,7 +111,7 @@ async def test_changes_after_the_watch_list_arrive_once(http: Http) -> None:
 
 
 async def test_writes_during_a_watch_list_are_neither_lost_nor_repeated(http: Http) -> None:
-    """Many writes around the beginning: the state told at its end, and what follows, are all of them."""
+    """Many writes happen around the start. The initial state and the following events contain all of them."""
 
     async def write() -> None:
         for number in range(60):

@@ -23,7 +23,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of the home directories of all versions."""
+    """Return the directory with the home directories of all versions."""
     return tmp_path_factory.mktemp("home")
 
 

@@ -69,7 +69,7 @@ spec:
 
 
 def start(program: RunKubectl, space: str, desired: str) -> None:
-    """What a node would do, until the rollout says that it is done: pods that end are let go, others are ready."""
+    """Act as the node until the rollout is complete: remove ending pods, and make the others ready."""
     for _ in range(20):
         listed = program("-n", space, "get", "pods", "-o", "json").stdout
         for pod in json.loads(listed)["items"]:

@@ -37,7 +37,7 @@ WEB, DB, MANY = "web.red.svc.cluster.local", "db.red.svc.cluster.local", "many.r
 
 @dataclass
 class Other:
-    """A server of other names, which does as `answer` says; `asked` are the questions that came."""
+    """An upstream server that answers by `answer` and records the questions."""
 
     port: int = 0
     questions: list[str] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Other:
 
 
 def says(address: str, ttl: int = 60, **more: int) -> Callable[[dns.message.Message], dns.message.Message]:
-    """Every name has this address."""
+    """Return an answer that has this address for every name."""
 
     def answer(query: dns.message.Message) -> dns.message.Message:
         response = dns.message.make_response(query)
@@ -101,7 +101,7 @@ def says(address: str, ttl: int = 60, **more: int) -> Callable[[dns.message.Mess
 
 
 def denies(seconds: int) -> Callable[[dns.message.Message], dns.message.Message]:
-    """No name is there."""
+    """Return an answer that no name exists."""
 
     def answer(query: dns.message.Message) -> dns.message.Message:
         response = dns.message.make_response(query)
@@ -144,7 +144,7 @@ Answering = Callable[..., Awaitable[tuple[NameServer, int]]]
 
 @pytest.fixture
 async def answering() -> AsyncIterator[Answering]:
-    """Starts a server that asks the others that are named; returns it and its port."""
+    """Yield a function that starts a server with these upstream servers and returns it and its port."""
     async with contextlib.AsyncExitStack() as stack:
 
         async def start(*others: Other, known: ServiceStore | None = None) -> tuple[NameServer, int]:
@@ -370,7 +370,7 @@ async def test_cluster_names_are_never_forwarded(answering: Answering) -> None:
 
 
 async def test_forwarding_loop_ends(answering: Answering) -> None:
-    """The other one asks us what we asked it, and passes on what we say."""
+    """The upstream server forwards each query back to the server, and returns its answer."""
     query: list[asyncio.Task[dns.message.Message]] = []
     async with Other() as loop:
         _, port = await answering(loop)

@@ -210,7 +210,7 @@ async def test_name_of_a_dead_container_is_reused_and_that_of_a_running_one_is_n
 
 
 def stick(driver: DockerClient, identity: str) -> Path:
-    """From now on a dead container cannot be removed; the file is what holds it, on a real host."""
+    """Make a dead container impossible to remove. Return the file that prevents it with a real Docker."""
     if isinstance(driver, FakeDocker):
         driver.stuck.add(identity)
         return Path("/dev/null")
@@ -379,7 +379,7 @@ async def test_log_tail_returns_the_last_lines(driver: DockerClient, uid: str) -
 
 @pytest.fixture
 async def registry() -> AsyncIterator[tuple[str, dict[str, int]]]:
-    """One that has nothing; answers are set by image name, as HTTP status."""
+    """Run an empty registry. HTTP status codes are set by the name of the image."""
     answers: dict[str, int] = {}
 
     async def manifest(request: web.Request) -> web.Response:
@@ -701,7 +701,7 @@ async def test_sandbox_network_and_resolv_conf_are_not_managed_by_docker(
 
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Path]:
-    """A directory whose mounts others may follow."""
+    """Yield a directory with shared mount propagation."""
     (tmp_path / "later").mkdir()
     run("mount", "--bind", str(tmp_path), str(tmp_path))
     run("mount", "--make-shared", str(tmp_path))

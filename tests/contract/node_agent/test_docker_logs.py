@@ -23,7 +23,7 @@ STAMP = re.compile(rb"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z ")
 
 @pytest.fixture(autouse=True)
 async def _nothing_stays() -> AsyncIterator[None]:
-    """No test leaves a socket or a task behind."""
+    """Check that no socket and no task is left after a test."""
     before = open_sockets()
     yield
     await until(lambda: open_sockets() <= before, "no socket is left")
@@ -32,7 +32,7 @@ async def _nothing_stays() -> AsyncIterator[None]:
 
 @pytest.fixture(scope="module")
 def ended(dockerd: Dockerd) -> str:
-    """A container that has said what it had to say."""
+    """Return a container that has written its log and ended."""
     container = start_container(dockerd, "sh", "-c", TALK)
     run_docker(dockerd, "wait", container)
     return container
@@ -44,7 +44,7 @@ async def text(dockerd: Dockerd, container: str, options: PodLogOptions) -> byte
 
 
 def changed_options(options: PodLogOptions) -> list[str]:
-    """What differs from asking for nothing."""
+    """Return the options that differ from their defaults."""
     fields = (field.name for field in dataclasses.fields(options))
     return [f"{name}={value}" for name in fields if (value := getattr(options, name)) != getattr(PodLogOptions(), name)]
 

@@ -41,13 +41,13 @@ BLOCK = random.Random(6).randbytes(1 << 16)
 
 @pytest.fixture(scope="module")
 def box(dockerd: Dockerd) -> str:
-    """A container that does nothing by itself."""
+    """Start a container that does nothing, and return its id."""
     return start_container(dockerd)
 
 
 @pytest.fixture(autouse=True)
 async def _nothing_stays(dockerd: Dockerd) -> AsyncIterator[None]:
-    """No test leaves a socket or a task behind."""
+    """Check that no socket and no unfinished program is left after a test."""
     before = open_sockets()
     yield
     await until(lambda: open_sockets() <= before, "no socket is left")
@@ -178,7 +178,7 @@ async def test_reader_that_does_not_read_blocks_the_exec_program(dockerd: Docker
 
 
 async def standstill(dockerd: Dockerd, box: str) -> None:
-    """Until the program writes nothing for some looks."""
+    """Wait until the program has written nothing for several checks."""
     seen: list[str] = []
     while len(seen) < 4 or len(set(seen[-4:])) > 1:
         seen.append(run_docker(dockerd, "exec", box, "cat", "/tmp/slow"))
@@ -377,7 +377,7 @@ async def test_attached_terminal_is_resized(dockerd: Dockerd) -> None:
 
 @pytest.fixture
 def mortal() -> Iterator[tuple[Dockerd, subprocess.Popen[bytes]]]:
-    """A Docker of its own, which may be killed; what it leaves is cleared away by another."""
+    """Run a Docker that the test may kill. Another Docker removes its remains."""
     daemon = Dockerd(Path(f"/tmp/podlane-mortal-{os.getpid()}"))
     daemon.root.mkdir()
     running = daemon.start()
@@ -498,7 +498,7 @@ async def test_exec_records_are_kept_while_docker_is_unreachable(
 
 @contextlib.contextmanager
 def spawned(*command: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that leads a session."""
+    """Run a process that leads a session."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
         try:
             yield process
@@ -519,7 +519,7 @@ async def test_process_of_another_container_is_never_signalled() -> None:
 async def test_exec_program_given_up_by_docker_is_ended_and_a_reused_pid_is_not(
     later: float, ended: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Docker says 126 of a program whose words nobody took, and it runs."""
+    """Docker reports 126 for a program whose output was not read, although the program runs."""
     started, noted_at = ExecJournal(tmp_path), time.time() + later
     with spawned("sleep", "1000") as program:
 

@@ -78,7 +78,7 @@ async def running(recorder: EventRecorder) -> AsyncIterator[None]:
 
 
 async def events(admin: Client, holds: Callable[[list[Event]], bool], namespace: str = "red") -> list[Event]:
-    """The events of a namespace, oldest first, once they are as expected."""
+    """Wait until the events of a namespace are as expected, and return them, oldest first."""
     recorded: list[Event] = []
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(SECONDS):

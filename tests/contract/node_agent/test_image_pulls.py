@@ -24,7 +24,7 @@ NUMBER = count(1)
 
 @dataclass(slots=True)
 class Desk:
-    """A registry that gives manifests and blobs once it may, and knows who is asking."""
+    """A registry that records user names. It serves manifests and blobs when the test permits it."""
 
     blobs: dict[str, bytes]
     manifest: bytes
@@ -54,7 +54,7 @@ async def ping(_: web.Request) -> web.Response:
 
 
 async def taken_away(dockerd: Dockerd, name: str) -> tuple[dict[str, bytes], bytes]:
-    """An image that Docker has no more."""
+    """Remove an image from Docker. Return its blobs and its manifest."""
     real = driver(dockerd, DEFAULT_LIMITS)
     await add_image(real, name)
     parts = registry_blobs(dockerd, name)

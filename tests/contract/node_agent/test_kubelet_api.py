@@ -58,7 +58,7 @@ class Agent:
 
     @asynccontextmanager
     async def called_by(self, user: str, *groups: str) -> AsyncIterator[aiohttp.ClientSession]:
-        """Somebody with a certificate of the cluster's, or nobody where the name is empty."""
+        """Yield a session with a client certificate of the cluster, or without one if the name is empty."""
         context = ssl.create_default_context(cadata=self._ca.pem.decode())
         if user:
             identity = pki.client_identity(self._ca, user, groups, datetime.datetime.now(datetime.UTC))

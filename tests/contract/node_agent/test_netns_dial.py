@@ -24,7 +24,7 @@ from tests.testbed.namespaces import inside
 
 @pytest.fixture
 def inhabitant(pod: str) -> Iterator[int]:
-    """The pid of a process of the pod."""
+    """Run a process in the pod, and yield its PID."""
     name = Path(pod).name
     run("ip", "-n", name, "link", "set", "lo", "up")
     with subprocess.Popen(["ip", "netns", "exec", name, "sleep", "1000"]) as process:
@@ -41,7 +41,7 @@ def listening(pod: str, family: socket.AddressFamily, address: str, port: int = 
 
 
 def answer(server: socket.socket) -> bytes:
-    """What the next who connects says until its end; it is told goodbye."""
+    """Return all input of the next connection, and answer with a goodbye."""
     with server.accept()[0] as client:
         output = b""
         while data := client.recv(1 << 16):
@@ -51,7 +51,7 @@ def answer(server: socket.socket) -> bytes:
 
 
 def namespaces() -> set[str]:
-    """Those of all threads of this process."""
+    """Return the network namespaces of all threads of this process."""
     actual = set()
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # One that ends.
@@ -124,7 +124,7 @@ async def stand_in_line(queue: list[Connection], inhabitant: int, port: int) -> 
 
 @pytest.fixture
 def nobody() -> int:
-    """The pid of a process that has ended."""
+    """Return the PID of an ended process."""
     with subprocess.Popen(["true"]) as process:
         process.wait()
     return process.pid

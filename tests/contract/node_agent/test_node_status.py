@@ -52,7 +52,7 @@ class World:
         return await self.admin.get(Node, "n1")
 
     async def is_well(self) -> bool:
-        """Whether the master has no taints of its own on it."""
+        """Return whether the node has no taint of the master."""
         return (await self.shown()).spec.taints == SELF.taints
 
     async def lease(self) -> Lease | None:

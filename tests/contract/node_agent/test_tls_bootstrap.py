@@ -127,7 +127,7 @@ async def test_bootstrap_token_may_only_request_certificates(
 async def test_restarted_agent_finds_its_signing_request(
     server: ApiServer, administrator: Client, tmp_path: Path
 ) -> None:
-    """Of a signer whose requests are not approved automatically."""
+    """Requests of this signer are not approved automatically."""
     what = CertificateSpec("example.org/slow", CLIENT_USAGES, Subject("x"))
     async with asyncio.timeout(30):
         first = asyncio.create_task(request_certificate(administrator, what, tmp_path / "key"))
@@ -206,7 +206,7 @@ async def test_node_renews_its_certificate_and_its_client_uses_it(
 async def test_serving_certificate_names_only_its_node(
     server: ApiServer, administrator: Client, tmp_path: Path, api_client: UntypedClient
 ) -> None:
-    """What names its address waits: it is not the one by which the node speaks to the master."""
+    """A request with its address stays pending, because the node does not reach the master from that address."""
     here = await prepare_files(tmp_path, administrator, server, "serves")
     address = NodeAddress(type="InternalIP", address="10.245.9.9")
     async with Client(await load_kubeconfig(here.settings)) as client:
@@ -297,7 +297,7 @@ def context(config: Kubeconfig) -> ssl.SSLContext:
 async def test_bootstrap_token_gets_no_certificate_of_an_active_node(
     server: ApiServer, administrator: Client, tmp_path: Path
 ) -> None:
-    """But one of a node of which nothing is heard: it was off for longer than its certificate held."""
+    """It gets the certificate of a lost node, which was off for longer than its certificate was valid."""
     here = await prepare_files(tmp_path, administrator, server, "lives")
     async with Client(await load_kubeconfig(here.settings)) as client:
         ready = Condition(type="Ready", status="True")

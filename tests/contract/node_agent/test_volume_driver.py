@@ -152,7 +152,7 @@ exec {mount} --bind {folder}/export "$target"
 def test_nfs_volume_is_mounted_once_and_its_files_are_kept(
     tmp_path: Path, pod_dir: str, monkeypatch: pytest.MonkeyPatch, source: str, options: tuple[str, ...], command: str
 ) -> None:
-    """There is no NFS client in the kernel here: the command that mounts is another, which keeps what it is asked."""
+    """The kernel has no NFS client here, so a replacement of the mount command records its arguments."""
     mount = shutil.which("mount")
     (tmp_path / "export").mkdir()
     (tmp_path / "export" / "file").write_text("theirs")
@@ -198,7 +198,9 @@ def live_and_go(pod_dir: str) -> None:
 
 
 def seen(pod_dir: str) -> list[tuple[str, int, int, int]]:
-    """Everything that is mounted or written, but for the names of the directories that files are written to."""
+    """Return all mounted and written files with modes and owners, without the directories that hold a volume's
+    versions.
+    """
     paths = [Path(folder, name) for folder, folders, names in os.walk(pod_dir) for name in (*folders, *names)]
     plain = [path for path in paths if "/.." not in str(path)]
     stats = [(str(path.relative_to(pod_dir)), path.stat()) for path in sorted(plain)]

@@ -44,7 +44,7 @@ OF_IP, OF_ARP, OF_UDP = (f.IP_SRC, f.IP_DST), (f.ARP_SPA, f.ARP_TPA, f.ARP_SHA, 
 
 
 class Watched:
-    """A driver that runs, and how often it has said that something changed."""
+    """A running driver, and the number of its change notifications."""
 
     def __init__(self, socket: Path) -> None:
         self.changes = 0

@@ -1,4 +1,4 @@
-"""A store whose process is killed while it writes and compacts: every acknowledged write is there."""
+"""A store whose process is killed while it writes and compacts: no acknowledged write is lost."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOST_WRITES = 300
 
 
 def _life(path: Path) -> dict[str, tuple[int, int]]:
-    """The newest acknowledged revision of each object, and its step, when the process is killed."""
+    """Return the last acknowledged revision and step of each object before the process was killed."""
     enough, reported = random.randint(1, MOST_WRITES), {}
     command = [sys.executable, "-m", "tests.testbed.apiserver.store_writer", str(path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -37,7 +37,7 @@ def _life(path: Path) -> dict[str, tuple[int, int]]:
 
 
 def _check_rows(log_rows: list[LogRow], compacted: int) -> None:
-    """Of what is forgotten, only what is still so is there; after it, everything."""
+    """Check the log: of compacted revisions only current objects remain, and all later revisions are complete."""
     old = [log_row for log_row in log_rows if log_row.revision <= compacted]
     assert len({log_row.name for log_row in old}) == len(old)
     assert not [log_row for log_row in old if log_row.removed]

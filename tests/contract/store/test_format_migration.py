@@ -51,7 +51,7 @@ def _format(path: Path) -> int:
 
 
 def _revisions(path: Path) -> list[tuple[Any, ...]]:
-    """Return what both formats have in common of all rows."""
+    """Return the columns that both formats have, of all rows."""
     return _query(path, "SELECT revision, namespace, name, removed, data FROM log ORDER BY revision")
 
 
@@ -61,7 +61,7 @@ def _schema(path: Path) -> list[Any]:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A store of format 1 with an object of each kind."""
+    """Create a store of format 1 with an object of each kind."""
     path = tmp_path / "store.db"
     _run_sql(path, FORMAT_1)
     return path

@@ -1,4 +1,4 @@
-"""What every store must do: the same cases for each row of STORES."""
+"""The contract of every store: the same cases for each row of STORES."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ async def test_kinds_of_one_name_in_two_groups_are_stored_apart(opener: Opener, 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One object, in a namespace, gets a label, or is removed if there is none; `right` says what it expects."""
+    """A write that labels an object, or deletes it if the label is empty. `right` is True if its expectation is."""
 
     key: tuple[str, str]
     label: str
@@ -322,7 +322,7 @@ class Model:
         self.compacted = 0
 
     def changes(self, writes: list[Write]) -> tuple[list[Put | Delete], bool]:
-        """What is asked of the store, and whether it must do it. Nothing is removed that is not there."""
+        """Return the changes for the store, and whether it must accept them. Missing objects are not deleted."""
         before = self.states[-1]
         requested = [write for write in writes if write.label or write.key in before]
         accepted = all(write.right for write in requested)
@@ -346,13 +346,13 @@ class Model:
         self.states.append(after)
 
     def compact(self, left: int) -> int:
-        """The newest event stays, whatever is asked."""
+        """Compact the model. The newest event stays always."""
         revision = max(0, len(self.events) - left)
         self.compacted = max(self.compacted, min(revision, len(self.events) - 1), 0)
         return revision
 
     def check(self, store: Storage) -> None:
-        """Every revision, from each side."""
+        """Compare every revision with the store, by lists and by events."""
         assert store.revision == len(self.events)
         for revision in range(len(self.events) + 2):
             if revision < self.compacted or revision > len(self.events):

@@ -33,7 +33,7 @@ HEADS = {
 
 @pytest.fixture(scope="module")
 def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """Of a server and of its clients."""
+    """Return the TLS contexts of a server and of its clients."""
     directory = tmp_path_factory.mktemp("pki")
     now = datetime.datetime.now(datetime.UTC)
     ca = pki.authority(directory, now)
@@ -56,14 +56,14 @@ class Served:
         return len(self._runner.server.connections)
 
     async def idle(self) -> None:
-        """Until no connection and no task is left."""
+        """Wait until no connection and no task is left."""
         me = asyncio.current_task()
         async with asyncio.timeout(20):
             while self.connections or any(task is not me for task in asyncio.all_tasks()):
                 await asyncio.sleep(0.005)
 
     async def raw(self, *, narrow: bool = False) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A client; a narrow one takes in no more than it is asked for."""
+        """Connect a client. A narrow one has small receive buffers."""
         sock = socket.socket()
         if narrow:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

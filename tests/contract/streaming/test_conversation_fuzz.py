@@ -1,7 +1,7 @@
-"""Recorded streaming sessions, mutated in every way: each ends in order and leaves nothing.
+"""Recorded streaming sessions with all kinds of mutations: each ends in order and leaves nothing.
 
-PODLANE_FUZZ_FRAMES says how many frames are sent (100,000 is a long look), PODLANE_FUZZ_SEED
-where to begin: anywhere unless it is given, and a failure tells where.
+PODLANE_FUZZ_FRAMES is the number of frames (100,000 is a long run). PODLANE_FUZZ_SEED is the seed, by default random; a
+failure prints it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ REPLY = b"HTTP/1.1 101 "
 
 @dataclass
 class Pod:
-    """A pod whose programs and ports are real, now and then, and a witness of what it leaves behind."""
+    """A pod whose programs and ports are sometimes real, and checks of its remains."""
 
     server: PodServer
     dice: random.Random
@@ -63,7 +63,7 @@ class Pod:
         return await self._speak(command)
 
     async def _speak(self, command: RemoteCommand) -> Outcome:
-        """A program that repeats what it hears, and ends when it has heard all or its client has gone."""
+        """Echo the input. End when the input ends or the client disconnects."""
 
         async def repeat() -> None:
             while command.stdin is not None and (data := await command.stdin.read()):
@@ -113,7 +113,7 @@ async def pod(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Pod]:
 
 
 class Client:
-    """One connection of a client, which hears what the server says."""
+    """A connection of a client that reads the output of the server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.said = b""
@@ -178,7 +178,7 @@ async def talk(dice: random.Random, url: str, head: bytes, pieces: list[bytes]) 
 
 
 async def settled(pod: Pod, tasks: set[asyncio.Task[Any]], files: int) -> None:
-    """Wait until nothing is left of what was begun; what does not go away is a leak."""
+    """Wait until nothing of a session is left. A remainder is a leak."""
 
     def left() -> list[object]:
         running = asyncio.all_tasks() - tasks - {asyncio.current_task()}
@@ -198,7 +198,7 @@ async def settled(pod: Pod, tasks: set[asyncio.Task[Any]], files: int) -> None:
 
 
 def of_a_bad_head(record: logging.LogRecord) -> bool:
-    """aiohttp says loudly what is no HTTP, and that a body did not come of which the head has told."""
+    """Return whether a record is of aiohttp about invalid HTTP, or about a body that is shorter than announced."""
     error = record.exc_info[1] if record.exc_info else None
     return isinstance(error, HttpProcessingError) or str(error) == "Connection closed."
 

@@ -103,7 +103,7 @@ def resized(terminal: int, rows: int, columns: int) -> None:
 
 
 async def from_terminal(terminal: int) -> bytes:
-    """What is shown next, nothing when its other end is closed."""
+    """Return the next output of a terminal; empty when its other end is closed."""
     ready = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_reader(terminal, ready.set)

@@ -27,7 +27,7 @@ def kubectl(request: pytest.FixtureRequest, one_pod: PodServer, tmp_path: Path) 
 
 @asynccontextmanager
 async def listening(kind: str) -> AsyncIterator[int]:
-    """A program of the pod: `echo` until the other side ends, `digest` of all it heard, `greet` and go, `reset`."""
+    """Run a program of the pod: `echo` until the client ends, `digest` of all input, `greet` and close, or `reset`."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -58,7 +58,7 @@ async def listening(kind: str) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def forwarded(kubectl: Kubectl, *ports: int) -> AsyncIterator[tuple[asyncio.subprocess.Process, list[int]]]:
-    """Where the ports are found on this side."""
+    """Forward ports with kubectl. Yield its process and the local ports."""
     client = await kubectl.start("port-forward", "--address=127.0.0.1", "pod/p", *(f":{port}" for port in ports))
     assert client.stdout is not None
     actual = []

@@ -1,4 +1,4 @@
-"""Streaming clients that are slow, silent, disconnected or wrong: the answers they get, and what they cost."""
+"""Slow, unresponsive, disconnected or invalid streaming clients: the responses they get, and their cost."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ async def until(holds: Callable[[], object]) -> None:
 
 
 class Raw:
-    """A client of WebSockets that does nothing by itself; of what is sent to it little fits into its kernel."""
+    """A WebSocket client that is driven by the test, with a small receive buffer in the kernel."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader, self.writer = reader, writer
@@ -68,7 +68,7 @@ class Raw:
             return kind, await self.reader.readexactly(size)
 
     async def message(self) -> bytes:
-        """The next one that carries something."""
+        """Return the payload of the next data frame."""
         while True:
             kind, payload = await self.frame()
             if kind == BINARY:
@@ -93,7 +93,7 @@ async def spdy(
 
 @pytest.fixture
 def deaf(one_pod: PodServer) -> RemoteCommandWitness:
-    """A program that reads nothing and says nothing until its client has gone."""
+    """Return a program that neither reads nor writes until its client disconnects."""
     return RemoteCommandWitness(one_pod)
 
 
@@ -115,7 +115,7 @@ class RemoteCommandWitness:
 async def test_unread_stdin_blocks_the_client_and_pings_continue(
     one_pod: PodServer, deaf: RemoteCommandWitness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is not kept here; the client is told all the same that we live, and when it goes it is noticed."""
+    """The input is not buffered. Pings are sent to the client meanwhile, and its disconnect is noticed."""
     monkeypatch.setattr(websocket, "PONG_SECONDS", 0.05)
     async with Raw.to(one_pod.url) as client:
         piece = masked(BINARY, b"\x00" + b"x" * 65536)
@@ -136,7 +136,7 @@ async def test_unread_stdin_blocks_the_client_and_pings_continue(
 async def test_endless_message_is_buffered_no_more_than_short_ones(
     one_pod: PodServer, deaf: RemoteCommandWitness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither of one client nor of many; and what waits is counted for as long as it does."""
+    """This holds for one client and for many. Pending data counts as long as it is pending."""
     monkeypatch.setattr(websocket, "SHARED_BUFFER_BYTES", 4 << 20)
     async with contextlib.AsyncExitStack() as stack:
         clients = [await stack.enter_async_context(Raw.to(one_pod.url)) for _ in range(30)]
@@ -226,7 +226,7 @@ async def test_unread_output_blocks_the_program(one_pod: PodServer) -> None:
 
 
 async def test_late_reader_gets_the_complete_output(one_pod: PodServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was said last is on its way for long after the program has ended, and pings come in meanwhile."""
+    """The last output is in transit for long after the program has ended, and pings arrive meanwhile."""
     monkeypatch.setattr(websocket, "LINGER_SECONDS", 0.05)
     ended = asyncio.Event()
 

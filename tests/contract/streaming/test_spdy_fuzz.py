@@ -83,7 +83,7 @@ def shuffled(dice: random.Random, frames: list[Frame]) -> list[Frame]:
 
 
 def spoilt(dice: random.Random, wire: bytes) -> bytes:
-    """The same bytes with some changed, lost, doubled, put in or cut off."""
+    """Return the bytes with some of them changed, lost, doubled, inserted or cut off."""
     data = bytearray(wire)
     for _ in range(dice.choice([0, 0, 1, 1, 2, 8])):
         at, size = dice.randrange(len(data) + 1), dice.choice([1, 1, 2, 4, 8, 30])
@@ -104,7 +104,7 @@ def spoilt(dice: random.Random, wire: bytes) -> bytes:
 
 
 def conversation(dice: random.Random) -> tuple[int, bytes]:
-    """Give the number of frames it is made of, and what is left of them."""
+    """Return the number of frames of a conversation, and its mutated bytes."""
     frames = shuffled(dice, frames_of(dice.choice(RECORDED)))
     encoder = Encoder()
     return len(frames), spoilt(dice, b"".join(map(encoder.encode, frames)))
@@ -146,7 +146,7 @@ async def ends(dice: random.Random) -> AsyncIterator[tuple[Carrier, Stream]]:
 
 
 async def use(dice: random.Random, stream: SpdyStream) -> None:
-    """Do with a stream what programs do, and what they should not."""
+    """Use a stream as programs do, and as they must not."""
     try:
         if dice.random() < 0.8:
             await stream.reply()
@@ -171,7 +171,7 @@ async def serve(dice: random.Random, session: Session) -> None:
 
 
 async def hear(dice: random.Random, end: Stream) -> None:
-    """Check that what the session says is SPDY, and that its streams and it say nothing after their end."""
+    """Check that the output of the session is SPDY, and that it and its streams send nothing after their end."""
     decoder, over, removed = Decoder(), set[int](), False
     try:
         while data := await end.read():

@@ -46,7 +46,7 @@ async def ended(server: SpdyApiServer) -> None:
 
 
 def keep(server: SpdyApiServer, name: str) -> None:
-    """Write down what the client sent, for the tests that play it again; only where it is asked for."""
+    """Record the bytes of the client for the tests that replay them, if PODLANE_RECORD is set."""
     if folder := os.environ.get("PODLANE_RECORD"):
         for number, record in enumerate(server.records):
             Path(folder, f"{name}-{number}.client").write_bytes(record)
@@ -97,7 +97,7 @@ async def test_spdy_port_forward_carries_many_connections(program: str) -> None:
 
 
 async def through(port: int, data: bytes) -> bytes:
-    """Send all of it, say that this was all, and read what comes back."""
+    """Send all data, end the output, and return the response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
     async def send() -> None:

@@ -25,7 +25,7 @@ ATTACHMENT = {"ip": "10.128.0.2/23", "gateway": "10.128.0.1", "mac": "0a:58:0a:8
 
 
 class Sdn:
-    """What was asked, and what is answered."""
+    """A fake sdn daemon that records requests and returns a set reply."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -70,7 +70,7 @@ def node(name: str, *addresses: str, kind: str = "InternalIP", is_ready: str = "
 
 @dataclass(frozen=True)
 class Rights:
-    """(user, subresource) of those who may have such a certificate."""
+    """An authorizer with the (user, subresource) pairs that may have such a certificate."""
 
     held: frozenset[tuple[str, str]] = frozenset()
 
@@ -87,7 +87,7 @@ RESERVED = ReservedNames((IPv4Network("10.128.0.0/14"), IPv4Network("172.30.0.0/
 
 
 def why(csr: CertificateSigningRequest, nodes: Iterable[Node] = (), *held: tuple[str, str]) -> str:
-    """Why it waits for somebody; empty if it does not."""
+    """Return the reason why a request is not approved; empty if it is approved."""
     (actual,) = certificates.approve_requests([csr], list(nodes), RESERVED, Rights(frozenset(held)), NOW)
     if isinstance(actual, Warn):
         assert "kubectl certificate approve x" in actual.text

@@ -35,24 +35,24 @@ def slice_of(service: str, namespace: str, *endpoints: Endpoint, ports: str = "[
 
 
 def endpoint(address: str, **more: object) -> Endpoint:
-    """A ready one, unless more is said."""
+    """Return an endpoint, which is ready by default."""
     return msgspec.convert({"addresses": [address], **more}, Endpoint)
 
 
 def names(directory: ServiceStore, vnids: dict[str, int] | None = VNIDS) -> ClusterZone:
-    """What a node of the cluster tells."""
+    """Return the zone that a node of the cluster serves."""
     return ClusterZone(directory, DOMAIN, vnids)
 
 
 def question(name: str, kind: str = "A") -> Question:
-    """As it comes over the wire."""
+    """Return a question as it is decoded from the wire."""
     requested = decode(dns.message.make_query(name, kind).to_wire())
     assert isinstance(requested, Question)
     return requested
 
 
 def answer_text(known: ClusterZone, name: str, kind: str = "A", vnid: int = 0) -> tuple[str, list[str]]:
-    """The code, and the answer's rows as text: `cluster.local. 5 IN A 10.128.0.2`."""
+    """Return the code and the records of an answer as text: `cluster.local. 5 IN A 10.128.0.2`."""
     query = question(name, kind)
     actual = known.resolve(query, vnid)
     assert not isinstance(actual, Delegation), f"{name} is not ours"

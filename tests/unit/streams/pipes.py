@@ -9,7 +9,7 @@ LIMIT = 64 * 1024
 
 
 class PipeEnd:
-    """One end; what it writes the other end reads."""
+    """One end of a pipe. The other end reads the data that this end writes."""
 
     other: PipeEnd
 

@@ -14,7 +14,7 @@ DEADLINE_SECONDS = 20.0
 
 
 async def joined(*, guest: bool) -> tuple[socket.socket, Connection]:
-    """A client's socket, and the connection on our side, of which nothing is read."""
+    """Return a client's socket, and the server's connection, which reads nothing."""
     loop = asyncio.get_running_loop()
     created: asyncio.Future[Connection] = loop.create_future()
 

@@ -12,7 +12,7 @@ FOREVER = 3600.0
 
 
 class Side:
-    """A stream whose other end is in the hands of the test."""
+    """A stream whose other end is driven by the test."""
 
     def __init__(self) -> None:
         self.coming: asyncio.Queue[bytes | Exception] = asyncio.Queue()
@@ -125,7 +125,7 @@ async def test_cancelled_splice_aborts_both_sides() -> None:
 
 @pytest.mark.parametrize("way", ["read", "write"])
 async def test_splice_ends_a_lost_side_while_the_other_does_not_read(way: str) -> None:
-    """The client has gone; the other side neither reads what it had said nor ends."""
+    """The client has disconnected. The other side neither reads the remaining input nor ends."""
     client, node = Side(), Side()
     node.room.clear()
     client.coming.put_nowait(b"input that nobody reads")

@@ -31,7 +31,7 @@ SEEDS = range(12)
 
 
 def _story(dice: random.Random, length: int) -> list[Change]:
-    """What happens to a few objects; revisions of other kinds lie between."""
+    """Return a history of a few objects. Revisions of other kinds lie between their changes."""
     now: dict[str, State] = {}
     story: list[Change] = []
     revision = 10
@@ -220,7 +220,7 @@ def test_watch_checker_finds_an_error_of_one_watch(spoil: Spoil, selection: Sele
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_watch_checker_finds_a_change_lost_by_all_watches(seed: int) -> None:
-    """Whoever is told the next change of the object, or its removal, misses the one before."""
+    """A watch that receives the next change of the object, or its deletion, misses the one before."""
     dice, true = random.Random(seed), _evidence(seed)
     whole = [seen for session in true.sessions if session.selection == Selection() for seen in session.seen]
     middle = [
@@ -252,7 +252,7 @@ def test_watch_checker_finds_an_acknowledged_write_that_no_watch_saw(seed: int) 
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_watch_checker_finds_a_write_acknowledged_twice(seed: int) -> None:
-    """Two writers, each told that its own change followed the same state."""
+    """Two writers each get the response that their change followed the same state."""
     true = _evidence(seed)
     acknowledged_write = next(write for write in true.acknowledged if write.revision)
     twin = acknowledged_write._replace(state=acknowledged_write.state._replace(by="another"))

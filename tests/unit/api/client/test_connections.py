@@ -1,4 +1,4 @@
-"""A client whose kubeconfig is rewritten while it works."""
+"""A running client whose kubeconfig is rewritten."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from api.core.node import Namespace
 
 
 class Asked:
-    """A server that says who asks: the token of each request, and one answer that waits for `go`."""
+    """A server that records the token of each request. One response waits for `go`."""
 
     def __init__(self) -> None:
         self.tokens: list[str] = []

@@ -23,7 +23,7 @@ def namespace(name: str, version: int, **labels: str) -> dict[str, object]:
 
 
 class Script:
-    """A server that plays what it is told: lists, and for each watch a row of lines."""
+    """A server with scripted responses: lists, and lines for each watch."""
 
     def __init__(self) -> None:
         self.lists: list[dict[str, object]] = []

@@ -21,7 +21,7 @@ OTHER = keys.generate_key()
 
 
 def written(folder: Path, cluster: dict[str, Any], user: dict[str, Any]) -> Path:
-    """Beside others that are not current."""
+    """Write a kubeconfig with this context and others that are not current."""
     document = {
         "apiVersion": "v1",
         "kind": "Config",

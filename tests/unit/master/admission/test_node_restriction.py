@@ -1,4 +1,4 @@
-"""What a node may change of its own Node."""
+"""The changes that a node may make to its own Node."""
 
 from __future__ import annotations
 

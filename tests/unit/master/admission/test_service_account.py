@@ -1,4 +1,4 @@
-"""What a new pod gets from its service account."""
+"""The defaults of a new pod from its service account."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def test_update_keeps_allocated_service_fields() -> None:
 
 
 def after(old: Service, changes: dict[str, Any]) -> Service | list[str]:
-    """What a merge patch of its spec makes of a service, or why it does not."""
+    """Return a service after a merge patch of its spec, or the paths of the errors."""
     document = merge_patch(msgspec.json.decode(msgspec.json.encode(old)), {"spec": changes})
     result, problems, _ = decode(Service, SERVICES.normalize_update(document, old))
     if result is None:

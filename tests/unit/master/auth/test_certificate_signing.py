@@ -40,7 +40,9 @@ def test_serving_certificate_is_approved_for_node_name_and_requesters_address() 
 
 
 def test_serving_certificate_address_must_be_the_connections_source() -> None:
-    """A node writes the addresses in its Node itself: those of the master, of another, of everybody."""
+    """A node writes the addresses in its own Node, so it could write those of the master, of another node, or
+    0.0.0.0.
+    """
     own = node("n1", "10.0.0.1", "10.0.0.7", "172.30.0.1", "0.0.0.0")
     for address in ("10.0.0.7", "172.30.0.1", "0.0.0.0", "10.0.0.1"):
         assert "is not the client address of the request" in why(serving(("n1",), (address,), "10.0.0.5"), [own])
@@ -94,14 +96,14 @@ def test_serving_certificate_has_one_name_and_one_address(names: tuple[str, ...]
 
 @pytest.mark.parametrize("name", ["kubernetes.default.svc", "*", "N1"])
 def test_serving_certificate_with_a_foreign_name_is_denied(name: str) -> None:
-    """Whatever its Node says."""
+    """The name is in the node's own Node."""
     own = node("n1", "10.0.0.1", name)
     assert not approved(serving((name,), ()), [own])
     assert not approved(serving(("n1", name), ()), [own])
 
 
 def passed(name: str, address: str) -> list[type]:
-    """What the master does with a request for that server, on a host of the name `head`."""
+    """Return the actions of the master for a request of that server, on a host of the name `head`."""
     csr = serving((name,), (address,), address, user=f"system:node:{name}")
     objects = {"CertificateSigningRequest": [csr], "Node": [node(name, address)]}
     server = ServerAddress("10.0.0.7", 8443)

@@ -1,4 +1,4 @@
-"""What RBAC rules allow, what they cover, and which subjects have them."""
+"""The permissions of RBAC rules, the rules that others cover, and their subjects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Default and aggregated cluster roles, and who may grant roles."""
+"""Default and aggregated cluster roles, and the rights that are needed to grant roles."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SECRETS = PolicyRule(verbs=("get",), api_groups=("",), resources=("secrets",))
 def settled(
     roles: Iterable[ClusterRole], bindings: Iterable[ClusterRoleBinding]
 ) -> tuple[dict[str, ClusterRole], dict[str, ClusterRoleBinding]]:
-    """What a pass leaves; the next one finds nothing to do."""
+    """Return the state after a pass, and check that the next pass writes nothing."""
     actual: dict[tuple[str, str], Object] = {(obj.KIND, obj.metadata.name): obj for obj in (*roles, *bindings)}
     for write in reconcile(list(roles), list(bindings)):
         if isinstance(write, ForceDelete):

@@ -52,7 +52,7 @@ def shown(actual: Object) -> str:
 
 
 def written(*objects: str) -> list[str]:
-    """`+` the object as it is left, `-` what ends and with which policy."""
+    """Return the writes: `+` and the updated object, or `-`, the deleted object and the policy."""
     return _lines([config_map(words) for words in objects])
 
 
@@ -114,7 +114,7 @@ ELSEWHERE = '! ownerRef [v1/ConfigMap, namespace: red, name: a, uid: uid-a] does
 def test_owner_reference_matches_namespace_kind_name_and_uid(
     finalizers: tuple[str, ...], namespace: str, fields: dict[str, Any], is_owner: bool
 ) -> None:
-    """What does not count neither keeps its dependent nor is held up by it."""
+    """A reference that does not match neither keeps its dependent nor makes the owner wait for it."""
     deleted = THEN if finalizers else None
     owner = ConfigMap(metadata=meta("a", namespace=namespace, finalizers=finalizers, deletion_timestamp=deleted))
     rows = (OwnerReference(api_version="v1", block_owner_deletion=True, **(OWNER | fields)),)
@@ -139,7 +139,7 @@ def test_owner_reference_to_another_namespace_is_reported() -> None:
 
 
 def test_cluster_scoped_object_with_a_namespaced_owner_is_kept() -> None:
-    """It stays, and holds nobody up."""
+    """The object stays, and its owner does not wait for it."""
     owner = ConfigMap(metadata=meta("a", namespace="red", finalizers=(FOREGROUND,), deletion_timestamp=THEN))
     rows = (OwnerReference(api_version="v1", block_owner_deletion=True, **OWNER),)
     dependent = Namespace(metadata=meta("b", owner_references=rows))
@@ -152,7 +152,9 @@ def test_cluster_scoped_object_with_a_namespaced_owner_is_kept() -> None:
 
 @given(st.lists(st.sets(st.integers(0, 5), max_size=3), min_size=1, max_size=6))
 def test_foreground_deletion_always_completes(owners: list[set[int]]) -> None:
-    """Also in circles. What does not descend from it is left as it is, and nobody keeps an owner that is gone."""
+    """This includes cycles. Objects that do not descend from it stay unchanged, and no object refers to a deleted
+    owner.
+    """
     rows = {str(n): [str(owner) for owner in sorted(actual) if owner < len(owners)] for n, actual in enumerate(owners)}
     objects = {name: config_map(" ".join([name, *owner_names])) for name, owner_names in rows.items()}
     unrelated = {name: objects[name] for name in rows if "0" not in _above(name, rows)}
@@ -176,7 +178,7 @@ def test_foreground_deletion_always_completes(owners: list[set[int]]) -> None:
 
 
 def _above(name: str, rows: Mapping[str, list[str]]) -> set[str]:
-    """An object, its owners, theirs and so on."""
+    """Return an object and all its ancestors."""
     actual, todo = set(), [name]
     while todo:
         if (owner := todo.pop()) not in actual:

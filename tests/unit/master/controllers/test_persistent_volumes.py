@@ -40,7 +40,7 @@ Items = list[PersistentVolume | PersistentVolumeClaim]
 
 
 def settled(*items: PersistentVolume | PersistentVolumeClaim, usual: str = "") -> Items:
-    """What is there when nothing is left to write; writing twice must be enough."""
+    """Return the state when nothing is left to write. Two passes must suffice."""
     held: Items = list(items)
     for _ in range(2):
         for change in bind_volumes(
@@ -147,7 +147,7 @@ USER = make_pod(spec="  volumes: [{name: v, persistentVolumeClaim: {claimName: d
 
 
 def leaving(obj: Any, *others: str) -> Any:
-    """As it began, and now being deleted."""
+    """Return a created object that is being deleted."""
     begun = BY_KIND[obj.KIND].prepare_for_create(obj)
     finalizers = (*begun.metadata.finalizers, *others)
     return with_metadata(begun, deletion_timestamp="2026-01-01T00:00:00Z", finalizers=finalizers)

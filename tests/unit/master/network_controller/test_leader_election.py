@@ -17,7 +17,7 @@ from reconcile.errors import NotReady
 
 
 class Leases(Client):
-    """An API server with one lease, for all who ask; `away` is one that does not answer."""
+    """An API server with one lease for all clients. It does not respond while `away` is set."""
 
     def __init__(self) -> None:
         self.lease: Lease | None = None
@@ -48,7 +48,7 @@ class Leases(Client):
 
 
 class Clock:
-    """It stands still until somebody sleeps."""
+    """A clock that advances only by sleeps."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""The network on a Kubernetes API server: what is written, in which order; no number is allocated twice."""
+"""The network on a Kubernetes API server: the writes, their order, and the uniqueness of allocated numbers."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def network_of(done: Plan) -> ClusterNetwork:
 
 
 def first(seen: ClusterState, config: NetworkConfig = CONFIG) -> tuple[ClusterNetwork, ClusterState]:
-    """The network as it stands after the first pass over nothing."""
+    """Return the network after the first pass over an empty cluster."""
     network = network_of(plan(config, EMPTY, NOW))
     network = replace(network, metadata=replace(network.metadata, resource_version="1", uid="u"))
     return network, with_fields(seen, network=network)
@@ -139,7 +139,7 @@ def test_invalid_network_objects_are_reported_and_kept() -> None:
 
 @dataclass
 class Server:
-    """Names are unique, and a write that rests on what is no longer so is refused: that is all."""
+    """An API server that checks two things: names are unique, and a write with an old resource version is rejected."""
 
     objects: dict[tuple[str, str], Object] = field(default_factory=dict)
     revisions: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
@@ -176,7 +176,7 @@ class Actor:
     todo: list[Write] = field(default_factory=list)
 
     def look(self, kinds: int, world: ClusterState) -> None:
-        """Refresh some of what it knows (bits of `kinds`)."""
+        """Refresh some kinds of the cached state (bits of `kinds`)."""
         if kinds & 1:
             self.seen = with_fields(self.seen, namespaces=world.namespaces, nodes=world.nodes)
         if kinds & 2:
@@ -187,7 +187,7 @@ class Actor:
             self.seen = with_fields(self.seen, net_namespaces=self.server.all("NetNamespace"))  # type: ignore[arg-type]
 
     def decide(self) -> None:
-        """What it was about to write it has forgotten: it was refused the numbers."""
+        """Plan the writes. They replace the pending ones only if the network with the allocated numbers is stored."""
         done = plan(self.config, self.seen, NOW)
         if done.network is None or self.server.write(done.network):
             self.todo = list(done.other_writes)

@@ -35,7 +35,7 @@ ADMIN = User("admin", frozenset((SYSTEM_MASTERS,)))
 
 
 class InvalidLabel(AdmissionPlugin):
-    """Gives every object a label whose value is not valid."""
+    """A plugin that adds a label with an invalid value to every object."""
 
     def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
         return with_metadata(obj, labels={"app": "no/label"})
@@ -49,7 +49,7 @@ class Repair(AdmissionPlugin):
 
 
 class Reject(AdmissionPlugin):
-    """Fails the test if it is asked to admit an object."""
+    """A plugin that fails the test when it is called."""
 
     def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
         pytest.fail("an invalid object reached validating admission")

@@ -39,7 +39,7 @@ def used(nano_cores: int, size: int) -> dict[str, Any]:
 
 
 def said(*pods: str) -> bytes:
-    """The summary of a node with these pods of the project red, each with two containers."""
+    """Return the summary of a node with these pods of the project red, each with two containers."""
     rows = [
         {
             "podRef": {"name": name, "namespace": "red", "uid": "u"},
@@ -52,7 +52,7 @@ def said(*pods: str) -> bytes:
 
 
 class Nodes:
-    """What nodes answer."""
+    """The responses of nodes."""
 
     def __init__(self) -> None:
         self.said: dict[str, bytes] = {}
@@ -68,7 +68,7 @@ class Nodes:
 
 
 class Door:
-    """Asks as a client does."""
+    """A client of the metrics API."""
 
     def __init__(self, store: SQLiteStorage, nodes: Nodes) -> None:
         self.nodes = nodes

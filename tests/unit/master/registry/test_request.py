@@ -50,7 +50,7 @@ def test_only_the_denial_of_a_create_says_why() -> None:
 
 
 def test_named_objects_of_a_resource_that_is_listed_empty_pass() -> None:
-    """The object does not exist, and the registry says so."""
+    """The registry reports that the object does not exist."""
     empty = replace(READ_ONLY, listed_empty=True)
     actual = {verb: status(verb, info(verb, empty)) for verb in WRITE_VERBS}
     assert actual == {"create": 405, "delete": 0, "deletecollection": 405, "patch": 0, "update": 0}

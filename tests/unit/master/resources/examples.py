@@ -126,7 +126,7 @@ def read(plural: str, content: dict[str, Any]) -> Any:
 
 
 def held_by(given: Any, stored: Any) -> None:
-    """Everything that was given is kept; an empty text is as good as none."""
+    """Check that all given values are stored. An empty text may be absent."""
     if isinstance(given, dict):
         for key, value in given.items():
             held_by(value, stored.get(key, ""))

@@ -1,4 +1,4 @@
-"""The Warning headers of a response have the limits of those of kube-apiserver."""
+"""The Warning headers of a response have the limits of kube-apiserver."""
 
 from __future__ import annotations
 

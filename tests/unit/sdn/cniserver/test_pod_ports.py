@@ -39,7 +39,7 @@ def interface_config(sandbox: str, runtime: str = NODE_AGENT) -> InterfaceConfig
 
 
 def carried_out(bridge: Bridge, coming: Bridge) -> Bridge:
-    """What the switch reports after a write."""
+    """Return the bridge that the switch reports after a write."""
     ports = {port.name: port for port in bridge.ports}
     ports |= {port.name: replace(port, ofport=port.ofport_request) for port in coming.ports}
     marks = {**dict(bridge.external_ids), **dict(coming.external_ids)}

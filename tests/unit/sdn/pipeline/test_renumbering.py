@@ -41,7 +41,7 @@ def test_flows_of_today_stay(ports: dict[ServicePortName, ServicePortInfo]) -> N
 
 
 def after(state: FlowSet, diff: FlowDiff) -> FlowSet:
-    """What a bridge holds after this difference: a flow that is written replaces the one with the same key."""
+    """Return the state of a bridge after a difference. A written flow replaces the one with the same key."""
     deleted = {flow for flow in diff.removed if isinstance(flow, Flow)}
     flows = {flow.key: flow for flow in state.flows - deleted} | {flow.key: flow for flow in diff.added}
     groups = {group.number: group for group in state.groups} | {

@@ -31,7 +31,7 @@ MOVED = Node("node-1", NODE.address, IPv4Network("10.128.6.0/23"))
 
 
 class Datapath:
-    """A backend that holds the ports as a datapath does: a change must fit what it holds."""
+    """A backend that holds ports as a datapath does: each change must fit its state."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -116,12 +116,12 @@ class Node1:
         )
 
     def install(self, config: NodeNetworkConfig) -> None:
-        """The network of the node is now this one, and has flows."""
+        """Set the network of the node, with its flows."""
         self.state.config = config
         self.state.network = NodeNetwork(config.cluster, config.node, config.peers, frozenset())
 
     async def reconcile(self) -> None:
-        """One pass, after which every backend without a failure has the ports of the service map."""
+        """Run one pass, after which every backend without a failure has the ports of the service map."""
         await self.proxier.reconcile()
         wanted = dict(self.proxier.service_map.ports)
         assert [datapath.ports for datapath in self.datapaths if not datapath.failure] == [

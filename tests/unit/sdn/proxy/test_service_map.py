@@ -168,7 +168,7 @@ def test_new_node_or_project_recomputes_only_its_own_services(monkeypatch: pytes
 
 
 def _follow(ports: dict[ServicePortName, ServicePortInfo], service_map: ServiceMap) -> None:
-    """As a reader of changes does."""
+    """Apply the changes of a service map, and check that each fits the ports."""
     change = service_map.apply_changes()
     for port in change.removed:
         assert ports.pop(port.key) == port

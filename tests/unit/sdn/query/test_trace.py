@@ -85,7 +85,7 @@ def test_trace_to_no_service_is_not_redirected(trace_request: TraceRequest) -> N
 def walk(
     trace_request: TraceRequest, *answers: TraceResult, port: ServicePortInfo = WEB
 ) -> tuple[TraceResult, list[TraceRequest]]:
-    """The answer, and what the switch was asked."""
+    """Return the answer, and the requests to the switch."""
     questions: list[TraceRequest] = []
     trace_results = iter(answers)
 

@@ -32,7 +32,7 @@ OPEN = SynStream(1, {"streamtype": "stdin"})
 
 
 class Peer:
-    """The other side, by hand: it sends the frames it is told to and hears what comes."""
+    """A peer that is driven by the test: it sends given frames and records received ones."""
 
     def __init__(self, end: PipeEnd) -> None:
         self.end = end
@@ -66,7 +66,9 @@ async def _everything_ends_soon_and_nothing_is_left() -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def served(**settings: float) -> AsyncIterator[tuple[Session, Peer]]:
-    """A session at the server's side and a client by hand; nothing in it takes longer than it should."""
+    """Yield a session of the server's side and a client that is driven by the test. A hanging test fails after a
+    timeout.
+    """
     ours, pipe_end = pair()
     async with asyncio.timeout(20):
         session = Session(ours, **settings)  # type: ignore[arg-type]

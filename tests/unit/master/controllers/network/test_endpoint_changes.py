@@ -24,7 +24,7 @@ from tests.unit.master.examples import meta, pod
 
 
 class ObjectStore:
-    """A store of a few objects that tells of what is written, and is looked at as controllers look."""
+    """A store of a few objects that sends change events, read through the interface of controllers."""
 
     now = NOW
 

@@ -35,7 +35,7 @@ def service(**spec: object) -> Service:
 
 
 def created_slices(writes: Iterable[WriteAction | Failed]) -> list[EndpointSlice]:
-    """The slices that are made, as they are stored."""
+    """Return the created slices, as they are stored."""
     endpoint_slices = [
         write.object for write in writes if isinstance(write, Create) and isinstance(write.object, EndpointSlice)
     ]

@@ -22,7 +22,7 @@ SERVER = ServerAddress("10.245.2.2", 8443)
 
 
 def as_stored(obj: Object) -> Object:
-    """As the store has it."""
+    """Return an object as it is stored."""
     return with_revision(default(obj, BY_KIND[obj.KIND].rules), 7)
 
 

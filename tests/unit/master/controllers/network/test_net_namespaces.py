@@ -140,7 +140,7 @@ REQUESTS = ("", "", "global", "isolate", *(f"join:{name}" for name in NAMES))
 
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(["make", "end", *REQUESTS])), max_size=25))
 def test_projects_share_a_vnid_only_by_request(steps: list[tuple[str, str]]) -> None:
-    """Whatever is asked in whatever order: of those who share a number, all but one have asked for it."""
+    """For any sequence of requests, all but one of the projects with one VNID have requested it."""
     alive, net_namespaces, at = {"default"}, dict[str, NetNamespace](), AllocatorCursor()
     askers = set[str]()
     for name, requested in steps:
@@ -178,7 +178,7 @@ def test_projects_share_a_vnid_only_by_request(steps: list[tuple[str, str]]) -> 
     ],
 )
 def test_netnamespace_annotation_names_the_joined_project(requested: str, joined: str, after: str) -> None:
-    """Where nobody keeps VNIDs apart, that tells a VNID that is shared on purpose from one that is not."""
+    """Without an allocator, the annotation distinguishes VNIDs that are shared on purpose."""
     red = asking("red", 12, requested)
     red.metadata.annotations.update({JOINED_ANNOTATION: joined} if joined else {})
     green = net_namespace("green", 11)

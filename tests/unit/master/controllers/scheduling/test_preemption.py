@@ -30,7 +30,7 @@ def at(name: str, cpu: int, priority: int = 0, on: str = "a", **status: str) -> 
 
 
 def preempt(new: Pod, pods: Iterable[Pod], *nodes: Node, budgets: tuple[PodDisruptionBudget, ...] = ()) -> list[str]:
-    """The node, and the victims."""
+    """Return the node and the names of the victims."""
     answer = preemption(new, cluster_view(nodes or (SMALL,), pods, (), budgets))
     return [] if answer is None else [answer.node, *sorted(victim.metadata.name for victim in answer.victims)]
 

@@ -55,7 +55,7 @@ class Times(Simulation):
         self.settle()
 
     def finish(self, phase: str = "Succeeded") -> None:
-        """Every pod ends, and its job with it."""
+        """End every pod and its job."""
         for pod in self.pods():
             if pod.status.phase == "Pending":
                 self.change(replace(pod, status=replace(pod.status, phase=phase)))

@@ -64,7 +64,7 @@ class Daemons(Simulation):
         self.settle()
 
     def bind(self, pod: Pod) -> None:
-        """As the scheduler does it."""
+        """Bind a pod as the scheduler does."""
         for answer in schedule(self.all("Node"), [pod]):
             if isinstance(answer, Scheduled):
                 self.change(replace(pod, spec=replace(pod.spec, node_name=answer.node)))
@@ -79,7 +79,7 @@ class Daemons(Simulation):
         raise AssertionError("the controllers never come to rest")
 
     def run(self, pod: Pod) -> None:
-        """One step of a pod's life: it gets a node, is ready, has ended."""
+        """Advance a pod by one step: it is bound, gets ready, or ends."""
         if pod.metadata.deletion_timestamp:
             self.delete(pod, grace=0)
         elif not pod.spec.node_name:
@@ -255,7 +255,7 @@ def test_daemon_set_rollout_stays_within_its_bounds_and_completes(
 
 
 def one_pass(world: Daemons, cut: int) -> None:
-    """One pass that is killed after so many of its writes."""
+    """Run one pass that is killed after this number of writes."""
     revisions = world.all("ControllerRevision")
     actual = list(daemon_sets.reconcile([world.daemon_set], world.all("Node"), world.pods(), revisions, world.now))
     world.apply(actual[:cut])

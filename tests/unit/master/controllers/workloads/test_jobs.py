@@ -36,7 +36,7 @@ def job(**spec: Any) -> Job:
 
 
 class Work(Simulation):
-    """A simulation with one job in it, whose pods end when the test says so."""
+    """A simulation with one job, whose pods end by calls of the test."""
 
     def __init__(self, **spec: Any) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Work(Simulation):
         self.settle()
 
     def let_go(self, pod: Pod) -> None:
-        """What the node does with a pod that is being deleted, when it has ended."""
+        """Remove a terminating pod, as its node does after its end."""
         if pod.metadata.deletion_timestamp:
             self.delete(pod, grace=0)
 
@@ -454,7 +454,7 @@ def check_bounds(work: Work) -> None:
 
 
 def one_pass(work: Work, killed: bool, withdrawn: list[str]) -> None:
-    """One pass of the controller; when it is killed nothing of it is written, because a pass is one transaction."""
+    """Run one pass of the controller. A killed pass writes nothing, because a pass is one transaction."""
     actual = list(jobs.reconcile(work.all("Job"), work.pods(), work.now, {}))
     if killed:
         return

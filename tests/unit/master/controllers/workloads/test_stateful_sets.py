@@ -64,7 +64,7 @@ class Stateful(Simulation):
         self.respec(template=replace(template, spec=replace(template.spec, containers=(main,))))
 
     def live(self, pod: Pod) -> None:
-        """One step of a pod's life: it gets a node, is ready, has ended."""
+        """Advance a pod by one step: it is bound, gets ready, or ends."""
         if pod.metadata.deletion_timestamp:
             self.delete(pod, grace=0)
         elif not pod.spec.node_name:
@@ -316,7 +316,7 @@ def test_claim_retention_policy_applies_when_deleted(policy: dict[str, str], lef
 
 
 def one_pass(world: Stateful, cut: int) -> None:
-    """One pass that is killed after so many of its writes."""
+    """Run one pass that is killed after this number of writes."""
     pods, claims = world.pods(), world.all("PersistentVolumeClaim")
     serving = {pod.metadata.name for pod in pods if ready_since(pod) and not pod.metadata.deletion_timestamp}
     revisions, stateful_set = world.all("ControllerRevision"), world.stateful_set
