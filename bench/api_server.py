@@ -1,4 +1,4 @@
-"""The master alone: what it costs to have it idle, and how fast an event reaches everybody who watches."""
+"""The master alone: the cost of an idle master, and the delay of an event until all watches have it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FILLER = 500
 
 
 def measure(say: Say) -> list[Measurement]:
-    """One master after another, each new."""
+    """Measure several new masters in turn."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return [

@@ -1,4 +1,4 @@
-"""Lists of many pods, in every form, and what each pod costs."""
+"""Lists of many pods in every format, and the cost of each pod."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class _Page(msgspec.Struct):
 
 
 async def _list_and_watch(http: aiohttp.ClientSession) -> None:
-    """Until the head of the watch is there."""
+    """List the pods, and watch until the head of the response has arrived."""
     page = msgspec.json.decode(await _read(http), type=_Page)
     await _watch(http, {"watch": "1", "resourceVersion": page.metadata.resource_version}, b"")
 

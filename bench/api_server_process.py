@@ -1,4 +1,4 @@
-"""A master of its own, without nodes, and what it takes of the machine."""
+"""A master without nodes, and its use of the machine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Part = Callable[[ApiServer, Client, Say], Awaitable[list[Measurement]]]
 
 
 def measured(part: Part, say: Say) -> list[Measurement]:
-    """The figures of a part, on a new master."""
+    """Return the measurements of a part, on a new master."""
 
     async def run(server: ApiServer) -> list[Measurement]:
         async with Client(Kubeconfig.load(server.kubeconfig)) as client:
@@ -54,7 +54,7 @@ def resident(server: ApiServer) -> float:
 
 
 async def busy(server: ApiServer) -> float:
-    """Percent of a core that it takes while nothing is asked of it."""
+    """Return the percentage of a core that the master uses without requests."""
     process = psutil.Process(server.pid)
     before = process.cpu_times()
     await asyncio.sleep(IDLE_SECONDS)

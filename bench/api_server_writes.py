@@ -1,4 +1,4 @@
-"""Durable writes of the master, beside the floor of the disk and beside etcd."""
+"""Durable writes of the master, compared with the disk and with etcd."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WRITE_SECONDS, WRITE_ROUNDS, IN_FLIGHT = 2.0, 5, 50
 
 
 async def measure(server: ApiServer, client: Client, say: Say) -> list[Measurement]:
-    """Creates, one after the other and many in flight, beside the disk and beside etcd."""
+    """Measure creations, in sequence and many in flight, compared with the disk and with etcd."""
     figures = []
     with _etcd() as etcd:
         for in_flight in (1, IN_FLIGHT):
@@ -126,7 +126,7 @@ def _healthy(client: str) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports of loopback that nobody listens on."""
+    """Return free ports of loopback."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [sock.getsockname()[1] for sock in sockets]
     for sock in sockets:

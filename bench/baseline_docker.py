@@ -1,4 +1,4 @@
-"""The containers of pods as a bare client makes them: what Docker takes when nobody decides and nobody looks."""
+"""The containers of pods, created by a bare client: the time of Docker alone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BarePods:
         self._made: list[str] = []
 
     def make(self, name: str) -> float:
-        """One pod; when its second container ran, in seconds since 1970."""
+        """Create a pod. Return the start of its second container, in seconds since 1970."""
         box = self._start(self._box, f"{name}-box")
         inside = {"NetworkMode": f"container:{box}", "IpcMode": f"container:{box}"}
         main = self._main | {"Hostname": "", "Domainname": "", "HostConfig": self._main["HostConfig"] | inside}
@@ -49,7 +49,7 @@ class BarePods:
         return count / (max(ends) - begin)
 
     def remove(self) -> None:
-        """All that was made."""
+        """Remove all created containers."""
         with ThreadPoolExecutor(max(IN_FLIGHT)) as threads:
             list(
                 threads.map(
@@ -59,7 +59,7 @@ class BarePods:
         self._made.clear()
 
     def close(self) -> None:
-        """Also when making went wrong."""
+        """Remove the containers, also after a failed creation."""
         self.remove()
         self._client.close()
 
@@ -71,11 +71,11 @@ class BarePods:
 
 
 def _wish(container: dict[str, Any]) -> dict[str, Any]:
-    """What Docker has to be asked for to make such a container again."""
+    """Return the configuration to create such a container again."""
     return {**container["Config"], "HostConfig": container["HostConfig"], "Labels": {}}
 
 
 def best_in_flight(bare: BarePods, count: int) -> int:
-    """With how many pods in flight Docker makes the most of them."""
+    """Return the number of pods in flight at which Docker creates most pods a second."""
     rates = {in_flight: bare.rate(count, in_flight) for in_flight in IN_FLIGHT}
     return max(rates, key=lambda in_flight: rates[in_flight])

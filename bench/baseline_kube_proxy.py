@@ -22,14 +22,14 @@ _HOOKS = "-A PREROUTING -j KUBE-SERVICES\n-A OUTPUT -j KUBE-SERVICES\n-A POSTROU
 
 
 def whole(ports: Iterable[ServicePortInfo]) -> str:
-    """All services, as at its start."""
+    """Return the rules of all services, as at the start."""
     served = list(ports)
     chains = "".join(_declared(port) for port in served)
     return f"*nat\n{_HEAD}{chains}{_HOOKS}{_entries(served)}{''.join(map(_rules, served))}COMMIT\n"
 
 
 def changed(ports: Sequence[ServicePortInfo], before: ServicePortInfo, after: ServicePortInfo) -> str:
-    """What it sends after a change: the chains of that service, and the list of all services."""
+    """Return the rules after a change: the chains of that service, and the list of all services."""
     gone = _endpoint_chains(before).keys() - _endpoint_chains(after).keys()
     ended = "".join(f":{chain} - [0:0]\n" for chain in gone)
     removed = "".join(f"-X {chain}\n" for chain in gone)
@@ -37,13 +37,13 @@ def changed(ports: Sequence[ServicePortInfo], before: ServicePortInfo, after: Se
 
 
 def restore(namespace: str, text: str) -> None:
-    """In a network namespace."""
+    """Load rules in a network namespace."""
     command = ["nsenter", f"--net=/run/netns/{namespace}", "iptables-restore", "-w", "5", "--noflush", "--counters"]
     subprocess.run(command, input=text, text=True, check=True)
 
 
 def clear(namespace: str) -> None:
-    """Everything that iptables holds of addresses to be translated."""
+    """Remove all NAT rules of iptables."""
     for word in ("-F", "-X"):
         subprocess.run(["nsenter", f"--net=/run/netns/{namespace}", "iptables", "-t", "nat", word], check=True)
 

@@ -27,7 +27,7 @@ CALL_SECONDS = 2.0
 
 
 def measure(say: Callable[[str], None]) -> list[Measurement]:
-    """A pod's readiness is written, and pods on all nodes call its service until that is so for the last of them."""
+    """Write a pod's readiness. Pods on all nodes call its service until all of them see the change."""
     say(f"{NODES} nodes, {ROUNDS} times ready and not ready")
     with NetnsCluster(bench_lab(NODES)) as cluster:
         spaces = dict(zip(cluster.nodes, cluster.add_namespaces([f"on-{name}" for name in cluster.nodes]), strict=True))
@@ -99,7 +99,7 @@ async def _rounds(cluster: NetnsCluster, node: str, address: str, spaces: list[s
 
 
 def _felt(space: str, ready: bool) -> float:
-    """When a call was first answered as it should be (steady clock)."""
+    """Return the time of the first call with the expected outcome (steady clock)."""
     return wait_until(lambda: time.perf_counter() if _answers(space) == ready else 0.0, "a call", pause=0.001)
 
 

@@ -26,7 +26,7 @@ HOST_ROUTES = IPv4Network("10.32.0.0/16")
 
 
 def measure(say: Callable[[str], None]) -> list[Measurement]:
-    """The daemon sleeps while the objects are made, so that they arrive at once; then it is started among many."""
+    """Stop the daemon while the objects are created, so that they arrive at once. Then start it among many objects."""
     with NetnsCluster(bench_lab(1), master_flags=FLAGS) as cluster:
         (node,) = cluster.lab.nodes
         base = _flows(node)
@@ -107,7 +107,7 @@ async def _all(requests: Sequence[Awaitable[object]]) -> None:
 
 
 def _peer(number: int) -> HostSubnet:
-    """A host that is no node."""
+    """Return the HostSubnet of a host that is no node."""
     name = f"peer-{number}"
     address = HOST_ROUTES.network_address + 1 + number
     subnet = IPv4Network((IPv4Address("10.140.0.0") + 256 * number, 24))

@@ -1,4 +1,4 @@
-"""Samples, what they are compared with, and the table of them. Pure but for the machine's load."""
+"""Samples, their baselines, and a table of them. Pure but for the machine's load."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ HEADS = ("WHAT", "BUDGET", "P50", "P90", "RUNS", "FLOOR", "P50", "RATIO", "LOAD"
 
 
 def load_average() -> float:
-    """Of the last minute: processes that ran or wanted to."""
+    """Return the load average of the last minute."""
     return os.getloadavg()[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One thing that was measured; `floor` says in words what `floor_samples` are, taken in turn with the others."""
+    """A measurement. `floor` describes `floor_samples`, which are taken in turn with the samples."""
 
     what: str
     unit: str
@@ -84,5 +84,5 @@ def _number(value: float) -> str:
 
 
 def show(figures: Sequence[Measurement]) -> str:
-    """All of them as one table."""
+    """Return a table of measurements."""
     return table(HEADS, [figure.columns() for figure in figures])

@@ -21,7 +21,7 @@ PORT = 7777
 
 
 def measure(say: Callable[[str], None]) -> list[Measurement]:
-    """Every pod talks to every other one, by UDP from many ports, by TCP and by ping: on one node, then on two."""
+    """Send from every pod to every other one, by UDP from many ports, by TCP and by ping: on one node, then on two."""
     near = _count((PODS,), f"{PODS} pods each to {PODS - 1}", PODS * (PODS - 1), say)
     half = PODS // 2
     pairs = half * (half - 1) + 2 * half * half
@@ -79,7 +79,7 @@ def _udp(address: IPv4Address) -> None:
 
 
 def _tcp(address: IPv4Address) -> None:
-    """Nobody listens; the answer comes all the same."""
+    """Connect to a closed port, which is answered too."""
     with socket.socket() as sock:
         sock.settimeout(1)
         sock.connect_ex((str(address), PORT))

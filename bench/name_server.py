@@ -1,4 +1,4 @@
-"""How many questions for names are answered in a second of one core, and what a change of the data costs."""
+"""The number of DNS queries that are answered in a second of one core, and the cost of a change of the data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ DIFFERENT = 1_000
 
 
 def measure(say: Callable[[str], None]) -> list[Measurement]:
-    """Rates are by the clock, a client in another process asks; then by processor time alone. Beside it a bare echo."""
+    """Measure rates by the clock, with a client in another process, and by processor time. A bare echo server is the
+    baseline.
+    """
     questions = {
         "cluster IP": _questions([number for number in range(DIFFERENT * 2) if number % 10 != 9]),
         "headless, 10 endpoints": _questions([number for number in range(DIFFERENT * 10) if number % 10 == 9]),
@@ -79,7 +81,7 @@ def _question(name: str) -> bytes:
 
 @contextmanager
 def _process(kind: str) -> Iterator[tuple[psutil.Process, int]]:
-    """A process that answers, and its port."""
+    """Run a server process, and yield it with its port."""
     program = [sys.executable, "-m", "bench.name_server_process", kind]
     with subprocess.Popen(program, stdout=subprocess.PIPE, text=True) as child:
         try:
@@ -90,7 +92,9 @@ def _process(kind: str) -> Iterator[tuple[psutil.Process, int]]:
 
 
 def _ask(server: tuple[psutil.Process, int], questions: list[bytes], count: int) -> tuple[float, float, float]:
-    """Ask, some at the same time. Answers a second, a second of the server's processor, and of our own."""
+    """Send queries, several in flight. Return answers a second by the clock, by the server's and by the client's
+    processor time.
+    """
     process, port = server
     queries = cycle(questions)
     with socket.socket(type=socket.SOCK_DGRAM) as udp:

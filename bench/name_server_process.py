@@ -31,7 +31,7 @@ def main() -> int:
 
 
 def services() -> list[Service]:
-    """One in ten is headless."""
+    """Return the services, of which one in ten is headless."""
     ports = (ServicePort(port=80, name="http", protocol="TCP"),)
     return [
         Service(
@@ -71,7 +71,7 @@ async def _names() -> None:
 
 
 def _echo() -> None:
-    """Each datagram goes back as it came."""
+    """Echo each datagram."""
     udp = socket.socket(type=socket.SOCK_DGRAM)
     udp.bind(("127.0.0.1", 0))
     print(udp.getsockname()[1], flush=True)

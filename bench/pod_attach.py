@@ -1,4 +1,4 @@
-"""Attaching pods through sdn.sock, beside a bare veth and Open vSwitch port on a node of its own."""
+"""Attaching of pods through sdn.sock, compared with a bare veth and Open vSwitch port on another node."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FLOOR = "veth + port, bare"
 
 
 def measure(say: Callable[[str], None]) -> list[Measurement]:
-    """One at a time and many in flight, on an empty node and on a full one."""
+    """Measure one at a time and many in flight, on an empty node and on a full one."""
     with NetnsCluster(bench_lab(2), with_sdn=1) as cluster:
         names = [f"one{number}" for number in range(IN_FLIGHT)] + [f"crowd{number}" for number in range(CROWD)]
         say(f"{len(names)} network namespaces")
@@ -86,7 +86,7 @@ class Pods:
 
     @staticmethod
     def attach_all(node: LabNode, spaces: list[str]) -> list[IPv4Address]:
-        """The addresses of these namespaces on a node."""
+        """Attach these namespaces to a node, and return their addresses."""
 
         async def attaching() -> list[IPv4Address]:
             async with SdnNetwork(f"{node.root}/sdn.sock") as network:
@@ -96,7 +96,7 @@ class Pods:
 
 
 class Floor:
-    """The least that a port takes: one request to the kernel, one transaction of the database; nobody decides."""
+    """The minimal cost of a port: one request to the kernel, and one transaction of the database."""
 
     def __init__(self, kernel: AsyncIPRoute, database: Ovsdb) -> None:
         self._kernel = kernel
@@ -122,7 +122,7 @@ class Floor:
 
 
 def device_in(space: str) -> str:
-    """A name for the host's end of a namespace's veth pair."""
+    """Return a name for the host's end of a namespace's veth pair."""
     return "v" + space.rpartition("-")[2]
 
 
@@ -212,7 +212,7 @@ def _echo_socket(space: str) -> socket.socket:
 
 
 async def _ping(wire: socket.socket, target: IPv4Address) -> None:
-    """Ask until the target answers."""
+    """Send pings until the target answers."""
     loop = asyncio.get_running_loop()
     while True:
         wire.sendto(echo_request(), (str(target), 0))
@@ -224,7 +224,7 @@ async def _ping(wire: socket.socket, target: IPv4Address) -> None:
 
 
 def echo_request(number: int = 1) -> bytes:
-    """A ping with this sequence number."""
+    """Return an echo request with this sequence number."""
     identifier = os.getpid() & 0xFFFF
     total = sum(struct.unpack("!4H", struct.pack("!BBHHH", 8, 0, 0, identifier, number)))
     total = (total & 0xFFFF) + (total >> 16)

@@ -25,7 +25,7 @@ PLUGINS = Path("/usr/lib/cni")
 
 
 def measure(say: Callable[[str], None]) -> list[Measurement]:
-    """One pod at a time, each way in each round."""
+    """Measure one pod at a time, by each alternative in each round."""
     with NetnsCluster(bench_lab(2), with_sdn=1) as cluster:
         lab_node, bare = cluster.lab.nodes
         spaces = cluster.add_namespaces([f"r{number}" for number in range(ROUNDS)])
@@ -77,7 +77,7 @@ class Script:
     node: LabNode
 
     def prepare(self) -> None:
-        """The bridge."""
+        """Create the bridge."""
         self._vsctl("add-br", "br0", "--", "set", "bridge", "br0", "datapath_type=netdev", "fail_mode=secure")
 
     def attach(self, space: str, number: int) -> None:
@@ -119,7 +119,7 @@ class BridgePlugin:
     node: LabNode
 
     def call(self, verb: str, space: str) -> None:
-        """One call of the plugin, in the node's namespace."""
+        """Call the plugin once in the node's namespace."""
         ipam = {"type": "host-local", "subnet": "10.200.0.0/16", "dataDir": f"{self.node.root}/cni-ipam"}
         network = {
             "cniVersion": "1.0.0",

@@ -1,4 +1,4 @@
-"""Pods on one node with a Docker of its own, from binding to run, beside what Docker itself takes for them."""
+"""Pods on one node with its own Docker, from binding to running, compared with the time of Docker alone."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ AGENT = ("--heartbeat-seconds=10",)
 
 
 def measure(say: Callable[[str], None]) -> list[Measurement]:
-    """One pod at a time, idleness with ever more of them, and many at once."""
+    """Measure one pod at a time, an idle agent with an increasing number of pods, and many pods at once."""
     with SingleNode() as node:
         node.agent(*AGENT)
         return asyncio.run(_measure(node, say))
@@ -77,18 +77,18 @@ class Pods:
         return names
 
     async def drop(self, names: list[str]) -> None:
-        """Nothing is left of them when this returns."""
+        """Delete pods, and wait until nothing is left of them."""
         await asyncio.gather(*(self._client.delete(Pod, name, PROJECT) for name in names))
         for name in names:
             await self.watched.wait(name, "gone")
 
     async def ran(self, name: str) -> float:
-        """When its container ran, in seconds since 1970."""
+        """Return the start of the pod's container, in seconds since 1970."""
         return await asyncio.to_thread(self.docked.wait, name)
 
     @contextlib.asynccontextmanager
     async def like_ours(self) -> AsyncIterator[BarePods]:
-        """The containers of one of our pods by a bare client."""
+        """Yield a bare client that creates the containers of a Podlane pod."""
         (name,) = await self.make(1)
         bare = await asyncio.to_thread(BarePods, self.node.docker_socket, self.docked, name)
         try:
@@ -156,7 +156,7 @@ def _docker_run(node: SingleNode) -> float:
 
 
 async def _idle(pods: Pods, say: Callable[[str], None]) -> list[Measurement]:
-    """A fresh agent, with more and more pods."""
+    """Measure a new idle agent with an increasing number of pods."""
     figures: list[Measurement] = []
     names: list[str] = []
     agent = psutil.Process(pods.node.agent_pid)

@@ -25,13 +25,13 @@ class Moments:
         self._changed = threading.Condition()
 
     def note(self, what: str, at: float) -> None:
-        """It happened; what happens again counts no more."""
+        """Record the time of an event. Only the first time counts."""
         with self._changed:
             self._at.setdefault(what, at)
             self._changed.notify_all()
 
     def wait(self, what: str) -> float:
-        """When it happened. Raises TimeoutError."""
+        """Wait for an event, and return its time. Raises TimeoutError."""
         with self._changed:
             if not self._changed.wait_for(lambda: what in self._at, PATIENCE_SECONDS):
                 raise TimeoutError(f"{what}: not within {PATIENCE_SECONDS:.0f} s")
@@ -57,7 +57,7 @@ class Docked:
         self._client.close()
 
     def wait(self, what: str) -> float:
-        """When the container, or the one of the pod, ran. Raises TimeoutError."""
+        """Wait for the start of a container, or of the pod's container, and return its time. Raises TimeoutError."""
         return self._moments.wait(what)
 
     def _listen(self) -> None:
@@ -77,7 +77,7 @@ class Watched:
         self._changed = asyncio.Condition()
 
     async def follow(self) -> None:
-        """Until cancelled; the master ends a watch after some time."""
+        """Watch until cancelled. The master ends a watch after some time."""
         revision = (await self._client.list(Pod)).metadata.resource_version
         while True:
             async for event in self._client.watch(Pod, revision):
@@ -95,7 +95,7 @@ class Watched:
             self._at.setdefault((name, event.object.status.phase), now)
 
     async def wait(self, name: str, what: str) -> float:
-        """When a pod was `bound`, `Running` or `gone`. Raises TimeoutError."""
+        """Return the time at which a pod was `bound`, `Running` or `gone`. Raises TimeoutError."""
         async with asyncio.timeout(PATIENCE_SECONDS), self._changed:
             await self._changed.wait_for(lambda: (name, what) in self._at)
             return self._at[name, what]

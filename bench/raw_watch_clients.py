@@ -1,6 +1,6 @@
-"""Thousands of watches in one cheap process: after the handshake it only notes when bytes reach each socket.
+"""Thousands of watches in one cheap process. After the handshake it only records the arrival of bytes at each socket.
 
-What a client makes of the bytes is not the server's time; so they are left encrypted.
+The bytes stay encrypted, because the client's processing is not the server's time.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class RawWatches:
-    """Use as a context manager: so many connections, each with one request whose answer does not end."""
+    """A context manager with this number of connections, each with one watch."""
 
     def __init__(self, server: str, context: ssl.SSLContext, path: str, count: int) -> None:
         host, _, port = server.removeprefix("https://").partition(":")

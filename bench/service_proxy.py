@@ -1,6 +1,6 @@
-"""Services in firewall and switch: all at once, one changed, a first packet; beside kube-proxy's way.
+"""Services in firewall and switch: the load of all, a change of one, and a first packet, compared with kube-proxy.
 
-The firewall is that of a network namespace of its own, where the backends' addresses are the namespace's own, too.
+The firewall is in a separate network namespace, which has the backends' addresses too.
 """
 
 from __future__ import annotations
@@ -114,8 +114,8 @@ def _beside(count: int, samples: _Samples, rivals: _Samples) -> list[Measurement
 
 
 class _Samples:
-    """Seconds to load all, milliseconds to change one, microseconds until a first packet is there; `both_` are those
-    for the firewall and the switch together.
+    """The seconds to load all services, the milliseconds to change one, and the microseconds of a first packet. `both_`
+    are those of the firewall and the switch together.
     """
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ async def _ours(ports: list[ServicePortInfo], namespace: str, bridge: Path) -> t
 async def _measured(
     ports: list[ServicePortInfo], nft: Nftables, backends: list[ProxyBackend], openflow: OpenFlowClient
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """As the daemon does it."""
+    """Measure loads and changes by the code of the daemon."""
     loads, changes = [], []
     for _ in range(3):
         await nft.run(_GONE)
@@ -208,7 +208,7 @@ def _port(number: int) -> ServicePortInfo:
 
 
 def _changed(port: ServicePortInfo) -> ServicePortInfo:
-    """One endpoint goes, another comes."""
+    """Return the port with one endpoint replaced."""
     last = port.internal_endpoints[-1].address
     backends = (
         *port.internal_endpoints[1:],
@@ -237,7 +237,7 @@ def _namespace() -> Iterator[str]:
 
 
 def _first_packets(ports: list[ServicePortInfo], namespace: str) -> tuple[float, ...]:
-    """Each from a new socket, to a service by chance, until it is there."""
+    """Return the times of first packets from new sockets to random services."""
     samples = []
     with inside(namespace), socket.socket(type=socket.SOCK_DGRAM) as server:
         server.bind(("", PORT))

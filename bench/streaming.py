@@ -1,4 +1,6 @@
-"""A gigabyte into a pod and out of it, through the master and the agent, beside docker exec; and many at once."""
+"""A gigabyte into a pod and out of it through the master and the agent, compared with docker exec; and many streams at
+once.
+"""
 
 from __future__ import annotations
 
@@ -216,7 +218,7 @@ class Docker(_Carrier):
 
 
 class Memory:
-    """The most that the daemons have resident within the block, beside what they had when it began."""
+    """The largest increase of the daemons' resident memory during the block."""
 
     def __init__(self, node: StreamingNode) -> None:
         self._processes = {name: psutil.Process(node.pid(name)) for name in ("podlane-master", "podlane-node-agent")}

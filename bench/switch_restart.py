@@ -21,7 +21,9 @@ INTERVAL_SECONDS = 0.01
 
 
 def measure(say: Callable[[str], None]) -> list[Measurement]:
-    """From the moment at which the switch answers until packets flow; and daemon kills, in packets lost."""
+    """Measure the time from the switch's first answer to the first forwarded packet, and the packets that daemon kills
+    lose.
+    """
     with NetnsCluster(bench_lab(1)) as cluster:
         (node,) = cluster.lab.nodes
         spaces = cluster.add_namespaces([f"o{number}" for number in range(PODS)])
@@ -73,7 +75,7 @@ class Stream:
         self._wire.close()
 
     def first_answer_after(self, moment: float) -> float:
-        """When a ping was answered that had been sent after this time (of the steady clock)."""
+        """Return the time of the first answer to a ping that was sent after this time (steady clock)."""
 
         def answers_after_moment() -> list[float]:
             return [self._answered[number] for number in list(self._answered) if self._sent[number] > moment]
@@ -81,7 +83,7 @@ class Stream:
         return min(wait_until(answers_after_moment, "an answer", pause=0.001))
 
     def lost(self) -> int:
-        """How many of those that were sent before the last answered one."""
+        """Return the number of unanswered pings before the last answered one."""
         last = max(self._answered)
         return sum(number not in self._answered for number in list(self._sent) if number < last)
 

@@ -1,4 +1,6 @@
-"""The proxy in user space: memory, calls and bytes, beside calls straight to the backend in the same run."""
+"""The userspace proxy: memory, connections and bytes, compared with direct connections to the backend in the
+same run.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ Address = tuple[str, int]
 
 
 def measure(say: Callable[[str], None]) -> list[Measurement]:
-    """One backend that echoes short messages and swallows long ones, in a thread each."""
+    """Run one backend that echoes short messages and discards long ones, in a thread each."""
     threading.stack_size(1 << 18)
     with proxy_namespaces(), listening() as backend:
         backend.settimeout(None)
@@ -101,7 +103,7 @@ def _called(address: Address) -> socket.socket:
 
 
 def _memory(process: psutil.Process, address: Address) -> Iterator[float]:
-    """Of each round, over what there was in the beginning."""
+    """Yield the increase of memory in each round."""
     before = process.memory_info().rss
     for _ in range(ROUNDS):
         with contextlib.ExitStack() as stack:

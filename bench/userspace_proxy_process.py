@@ -29,7 +29,7 @@ CONFIG = ProxyConfig(
 
 
 async def main(backend: EndpointInfo, front: IPv4Address, count: int) -> None:
-    """Until killed."""
+    """Run the proxy until killed."""
     proxy = UserspaceProxier()
     await proxy.open()
     ports = [

@@ -1,7 +1,7 @@
 """Specs of the Kubernetes API conformance suite, and those that cannot pass against the master, each with its reason.
 
-All whose names match one of GROUPS are meant; a spec has the first reason of NOT_ASKED whose pattern its name matches,
-and one without a reason has to pass.
+The suite has the specs whose names match one of GROUPS. A spec has the first reason of NOT_ASKED whose pattern matches
+its name. A spec without a reason must pass.
 """
 
 from __future__ import annotations

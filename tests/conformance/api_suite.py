@@ -22,17 +22,17 @@ _GROUP = re.compile(r"\[([\w.-]+)\]")
 
 
 def reason(spec: str) -> str:
-    """Why a spec is not asked; empty if it has to pass."""
+    """Return the reason why a spec is not run; empty if it must pass."""
     return next((why for pattern, why in NOT_ASKED if re.search(pattern, spec)), "")
 
 
 def meant(specs: Iterable[str], focus: str) -> tuple[str, ...]:
-    """Those that this is about."""
+    """Return the specs that match a pattern, sorted."""
     return tuple(sorted(spec for spec in specs if re.search(focus, spec)))
 
 
 def counted(specs: Iterable[str], rows: Iterable[Result]) -> str:
-    """For each group how many passed, failed and were not asked, and for each reason how many have it."""
+    """Return a table of passed, failed and skipped specs by group, and the number of specs for each reason."""
     ends = {result.spec: result.outcome for result in rows}
     groups: dict[str, Counter[str]] = {}
     reasons: Counter[str] = Counter()

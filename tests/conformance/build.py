@@ -37,13 +37,13 @@ SUITE = ("agnhost", "nonewprivs", "ginkgo", "e2e.test")
 
 
 def missing(names: tuple[str, ...] = (*CONTROL_PLANE, *NODE_COMPONENTS, *SUITE)) -> tuple[str, ...]:
-    """What of these is not built yet, and what of Debian's is not installed."""
+    """Return the programs that are not built yet, and the Debian programs that are not installed."""
     absent = [name for name in names if not (BINARIES / name).exists()]
     return (*absent, *(name for name in ("etcd", *IN_IMAGES) if not shutil.which(name)))
 
 
 def build() -> None:
-    """Everything that is missing. Raises CalledProcessError."""
+    """Build all missing programs. Raises CalledProcessError."""
     if not missing():
         _say(f"all is there, in {BINARIES}")
         return
@@ -63,7 +63,7 @@ def build() -> None:
 
 
 def _source() -> Path:
-    """The unpacked sources, patched as Debian does; fetched by a list of our own."""
+    """Return the unpacked sources with Debian's patches. They are fetched by a separate package list."""
     paths = sorted(HOME.glob("kubernetes-*/go.mod"))
     if paths:
         return paths[0].parent
@@ -88,7 +88,7 @@ def _source() -> Path:
 
 
 def _put_newer_reflection(source: Path) -> None:
-    """In place of the one in the sources, which reads maps as they were before Go 1.18: the API server would crash."""
+    """Replace the module reflect2 in the sources. It reads maps as before Go 1.18, so the API server would crash."""
     for path in (source / "vendor" / REFLECT).glob("*.[gs]*"):
         path.unlink()
     for path in (PACKAGED / REFLECT).glob("*.[gs]*"):
@@ -109,7 +109,9 @@ def _source_lists() -> str:
 
 
 def _make(source: Path, target: str) -> None:
-    """With Kubernetes' own makefile, which also generates code; GOPATH leads back to it, as in debian/rules."""
+    """Build by Kubernetes' own makefile, which also generates code. GOPATH contains a link to the sources, as in
+    debian/rules.
+    """
     link = source / ".go" / "src" / "k8s.io" / "kubernetes"
     link.parent.mkdir(parents=True, exist_ok=True)
     if not link.is_symlink():

@@ -78,7 +78,7 @@ class Components(WithKubelet, OwnNode):
         self._start_kubelet(settings, NODE_IP, f"--bootstrap-kubeconfig={home}/token", f"--kubeconfig={home}/{KUBELET}")
 
     def said(self, component: str) -> str:
-        """Its log so far."""
+        """Return the log of a component."""
         return (self.root / f"{component}.log").read_text(errors="replace")
 
     def refusals(self, component: str) -> list[str]:
@@ -86,18 +86,18 @@ class Components(WithKubelet, OwnNode):
         return [line for line in self.said(component).splitlines() if REFUSED.search(line)]
 
     def unsynced(self, component: str) -> set[str]:
-        """What it waits for to be listed and watched, and does not have yet."""
+        """Return the caches for which a component waits."""
         waits = re.findall(r"Waiting for caches to sync for (.+?) *$", self.said(component), re.MULTILINE)
         synced = re.findall(r"Caches are synced for (.+?) *$", self.said(component), re.MULTILINE)
         return set(waits) - set(synced)
 
     def answer(self, url: str) -> str:
-        """What curl gets, from the namespace of the node; empty if nothing."""
+        """Return the response of curl in the node's namespace; empty if there is none."""
         command = [*self.command_prefix, "curl", "-sSf", "--max-time", "5", url]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
     def _kubeconfig(self, user: str) -> Path:
-        """Of a user whose certificate our master's authority has signed."""
+        """Write the kubeconfig of a user whose certificate the master's authority has signed."""
         now = datetime.now(UTC)
         ca = pki.authority(self.root / "master" / "pki", now)
         document = pki.kubeconfig(f"https://{NODE_IP}:{PORT}", ca, pki.client_identity(ca, user, (), now), user)

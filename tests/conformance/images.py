@@ -1,4 +1,4 @@
-"""The images that the Kubernetes specs name, built locally under those names; there is no registry."""
+"""The images that the Kubernetes specs name. They are built locally under those names, without a registry."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _serving(folder: str) -> tuple[str, ...]:
 
 
 def _program(name: str, target_path: str = "") -> Mapping[str, tuple[bytes, int]]:
-    """A program of this machine, with the libraries that it needs; under its own path, or at another place."""
+    """Return the files of a program of this machine with its libraries, under its own path or another one."""
     path = str(shutil.which(name))
     needs = subprocess.run(["ldd", path], check=True, capture_output=True, text=True).stdout
     files = {file: file for file in re.findall(r"(/\S+) \(0x", needs)} | {target_path or path: path}

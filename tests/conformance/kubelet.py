@@ -54,7 +54,7 @@ class WithKubelet(StockNode):
 
 
 def kubelet_settings(authority_file: Path) -> dict[str, Any]:
-    """Of a kubelet that leaves the machine's control groups, limits and packet filters alone."""
+    """Return the settings of a kubelet that changes no cgroups, limits and packet filters of the machine."""
     authority = {"x509": {"clientCAFile": str(authority_file)}, "anonymous": {"enabled": False}}
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

@@ -58,7 +58,7 @@ class StockNode(SingleNode):
         run("ip", "netns", "del", self.namespace)
 
     def load_images(self) -> None:
-        """All that Kubernetes' specs name."""
+        """Load all images that the specs name."""
         images.load(self.docker_socket)
 
     def agent(self, *flags: str) -> None:
@@ -132,12 +132,14 @@ class StockNode(SingleNode):
 
 
 def program(name: str) -> str:
-    """Where a program of Kubernetes is."""
+    """Return the path of a Kubernetes program."""
     return str(shutil.which(name, path=f"{BINARIES}:{os.environ['PATH']}"))
 
 
 def write_identities(root: Path, api: str, known_as: tuple[str, ...], nodes: tuple[str, ...]) -> None:
-    """The authority, the server's certificate, and a kubeconfig for each who asks; that of the first node is `node`."""
+    """Write the authority, the server's certificate, and a kubeconfig for each user. That of the first node is
+    `node`.
+    """
     now = datetime.now(UTC)
     ca = pki.authority(root, now)
     pki.server_certificate(ca, root, known_as, now)

@@ -1,6 +1,7 @@
-"""Two nodes of a Kubernetes whose pods use our network: its API server, its controllers and our network controllers.
+"""Two nodes of a Kubernetes cluster whose pods use Podlane's network, with its API server and controllers, and
+Podlane's network controllers.
 
-All of it lives in network namespaces and in one folder; each node has its own Open vSwitch.
+All of it runs in network namespaces and uses one folder. Each node has its own Open vSwitch.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class StockCluster(PacketWorld):
 
     @property
     def home(self) -> Path:
-        """Where the control plane keeps what it has."""
+        """The directory of the control plane."""
         return self.lab.root / "master"
 
     def _start_master(self) -> None:
@@ -59,7 +60,7 @@ class StockCluster(PacketWorld):
         self.start(NETWORK, self.controllers())
 
     def install(self) -> None:
-        """Our kinds, and who may do what with them; done when the server serves them."""
+        """Install Podlane's custom resources and their RBAC rules, and wait until the API server serves them."""
         self.kubectl("apply", "-f", str(MANIFESTS / "network.yaml"))
         self.kubectl("wait", "--for=condition=Established", "crd", "--all")
 
@@ -79,13 +80,13 @@ class StockCluster(PacketWorld):
         )
 
     def ready(self, port: int) -> str:
-        """What /readyz of the controllers at this port says; empty while nobody answers."""
+        """Return the response of /readyz of the controllers at this port; empty if there is none."""
         inside = ("ip", "netns", "exec", self.lab.site.master_namespace)
         command = [*inside, "curl", "-s", "--max-time", "2", f"http://127.0.0.1:{port}/readyz"]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
     def said(self, name: str) -> str:
-        """The log of a process of the control plane."""
+        """Return the log of a process of the control plane."""
         return (self.home / f"{name}.log").read_text(errors="replace")
 
     def stop(self, name: str) -> None:
@@ -116,6 +117,6 @@ class StockCluster(PacketWorld):
         return done.stdout
 
     def vnids(self) -> dict[str, int]:
-        """The VNID of each project."""
+        """Return the VNID of each project."""
         net_namespaces = self.call_api(lambda client: client.list(NetNamespace)).items
         return {net_namespace.netname: net_namespace.netid for net_namespace in net_namespaces}

@@ -41,7 +41,7 @@ class AgentCluster(StockCluster):
         wait_until(node.docker_socket.exists, "dockerd")
 
     def populate(self) -> None:
-        """The projects of the demo, and a pod of each on each node."""
+        """Create the projects of the demo, and a pod of each on each node."""
         ready = '{.items[*].status.conditions[?(@.type=="Ready")].status}'
         wait_until(lambda: self.kubectl("get", "nodes", "-o", f"jsonpath={ready}") == "True True", "nodes ready")
         for project in ("red", "blue"):
@@ -53,7 +53,7 @@ class AgentCluster(StockCluster):
         wait_until(lambda: self.call_api(demo.pods_running).done == 6, "the pods run")
 
     def matrix(self) -> Matrix:
-        """Who reaches whom, by the pods themselves."""
+        """Return the connectivity matrix that the pods measure."""
         return self.call_api(partial(demo.show, lab=self.lab))
 
 

@@ -1,4 +1,4 @@
-"""A node of ours and a node with a kubelet in one Kubernetes, to compare what users see of both."""
+"""A node with Podlane's agent and a node with a kubelet in one cluster, to compare their behaviour for users."""
 
 from __future__ import annotations
 

@@ -63,7 +63,9 @@ PROXY = (f"http_proxy=http://127.0.0.1:{INTERNET_PORT}", "no_proxy=10.0.0.0/8,17
 
 @contextmanager
 def network_lab() -> Iterator[Lab]:
-    """A lab whose nodes have the images that specs name, and whose accounts have the secrets that they had in 1.20."""
+    """Start a lab whose nodes have the images that specs name, and whose service accounts have token secrets, as in
+    1.20.
+    """
     state = Path(f"/tmp/{SITE.prefix}")
     bring_down(state, SITE)
     try:
@@ -93,7 +95,7 @@ def _tokens(lab: Lab) -> AbstractContextManager[None]:
 
 @contextmanager
 def _started(lab: Lab, program: str, *flags: str) -> Iterator[None]:
-    """A program of Kubernetes beside the master, for as long as the body runs."""
+    """Run a Kubernetes program in the master's namespace during the block."""
     command = (*_place(lab), str(BINARIES / program), *flags)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
@@ -108,7 +110,7 @@ def _place(lab: Lab) -> tuple[str, ...]:
 
 
 def _kubectl(folder: Path) -> Path:
-    """One of that very name: specs bring it into pods."""
+    """Copy kubectl under this name, because specs copy it into pods."""
     folder.mkdir(parents=True, exist_ok=True)
     return Path(shutil.copy2(ALL_PROGRAMS[0], folder / "kubectl"))
 

@@ -12,7 +12,7 @@ from tests.testbed.wait import wait_until
 
 
 class OwnNode(StockNode):
-    """Use as a context manager. As a StockNode, but what serves the API is our master."""
+    """A context manager that runs a StockNode whose API server is Podlane's master."""
 
     def _start_master(self) -> None:
         run("ip", "-n", self.namespace, "route", "add", SERVICES, "dev", "node0")
@@ -49,7 +49,7 @@ class OwnNode(StockNode):
 
 
 def master_flags(root: Path) -> tuple[str, ...]:
-    """Of a master that all of its network namespace can reach."""
+    """Return the flags of a master that serves its whole network namespace."""
     return (
         "--listen-address=0.0.0.0",
         f"--advertise-address={NODE_IP}",

@@ -51,7 +51,7 @@ NO_REASON = re.compile(r"/|<|\}|s: |_output|occurred|Unexpected error|Timed out 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """How one spec ended: `outcome` is passed or failed; `why` is the first line of what it said."""
+    """The result of a spec. `outcome` is passed or failed, `why` is the first line of the failure message."""
 
     spec: str
     outcome: str
@@ -59,7 +59,7 @@ class Result:
 
 
 def results(folder: Path) -> Iterator[Result]:
-    """What the reports in a folder say of the specs that were run."""
+    """Yield the results of specs in the reports of a folder."""
     for path in sorted(folder.glob("junit_*.xml")):
         try:
             cases = Xml.parse(path).getroot().iter("testcase")
@@ -80,15 +80,15 @@ def _result(case: Xml.Element) -> Result:
 
 
 def names(folder: Path) -> frozenset[str]:
-    """Every spec that there is, whether it was run or not."""
+    """Return the names of all specs in the reports, including skipped ones."""
     actual = (Xml.parse(path).getroot().iter("testcase") for path in folder.glob("junit_*.xml"))
     return frozenset(case.attrib["name"] for cases in actual for case in cases)
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """From where a cluster is asked: the beginning of each command, and the administrator's kubeconfig. `nodes` is how
-    many there are, as far as specs want to know.
+    """The access to a cluster: a command prefix, and the administrator's kubeconfig. `nodes` is the number of nodes for
+    the specs that need it.
     """
 
     command_prefix: tuple[str, ...]
@@ -98,7 +98,7 @@ class Asker:
 
 
 def run_specs(asker: Asker, focus: str, not_asked: tuple[str, ...], reports: Path) -> None:
-    """All that match, first those that may run beside others. What they say goes into `reports`."""
+    """Run all matching specs, first the parallel ones, then the serial ones. The reports are in `reports`."""
     reports.mkdir(parents=True, exist_ok=True)
     skipped = "|".join(not_asked)
     for name, at_once, chosen, left_out in (
@@ -134,7 +134,7 @@ def _wait(process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def table(rows: Iterable[Result]) -> str:
-    """For a person: what failed and why first, then what passed."""
+    """Return a table for people: the failed specs with reasons first, then the passed ones."""
     lines = []
     for result in sorted(rows, key=lambda result: (result.outcome, result.spec)):
         lines.append(f"{result.outcome:9}{result.spec}")
@@ -162,7 +162,7 @@ def main() -> int:
 
 
 def say(words: str) -> None:
-    """A line for who waits."""
+    """Print a line of progress."""
     sys.stdout.write(f"conformance: {words}\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Our network under a kubelet, on a cluster whose other node has our agent: both nodes behave alike."""
+"""Podlane's network under a kubelet, in a cluster whose other node has Podlane's agent. Both nodes behave alike."""
 
 from __future__ import annotations
 

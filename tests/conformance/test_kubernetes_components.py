@@ -56,7 +56,7 @@ def pod(cluster: Components, name: str, spec: str, cpu: str = "10m") -> None:
 
 
 def reasons(cluster: Components, name: str, component: str) -> set[str]:
-    """Of the events that a component told of an object."""
+    """Return the reasons of a component's events about an object."""
     actual = json.loads(cluster.kubectl("get", "events", f"--field-selector=involvedObject.name={name}", "-o", "json"))
     tellers = (
         (event["reason"], event.get("reportingComponent") or event["source"]["component"]) for event in actual["items"]

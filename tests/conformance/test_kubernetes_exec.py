@@ -213,12 +213,12 @@ def _forwarded(kubectl: Kubectl, node: StockPair) -> None:
 
 
 def raw(node: StockPair, name: str, path: str) -> str:
-    """What a node tells through the API server."""
+    """Return the response of a node's API through the API server."""
     return node.kubectl("get", "--raw", f"/api/v1/nodes/{name}/proxy{path}")
 
 
 def shape(actual: Any) -> Any:
-    """The names of what is told; of lists those of all members."""
+    """Return the keys of a JSON value. A list has the keys of all its elements."""
     if isinstance(actual, dict):
         return {key: shape(value) for key, value in actual.items()}
     if isinstance(actual, list):
@@ -260,7 +260,7 @@ def test_node_metrics_have_kubelets_names(node: StockPair) -> None:
 
 
 def query_node_api(node: StockPair, address: str, method: str, path: str, token: str = "") -> tuple[int, str]:
-    """Status and body of what port 10250 answers."""
+    """Return status code and body of a response of port 10250."""
     authorization = ("-H", f"Authorization: Bearer {token}") if token else ()
     url = f"https://{address}:{AGENT_PORT}{path}"
     command = [*node.command_prefix, "curl", "-sk", "-w", "\n%{http_code}", "-X", method, *authorization, url]

@@ -43,7 +43,7 @@ def world() -> Iterator[StockCluster]:
 
 
 def settle(world: StockCluster, together: bool) -> None:
-    """Until red and blue reach each other everywhere and both ways, or nowhere; each always reaches itself."""
+    """Wait until red and blue reach each other in both directions, or in none. Each always reaches itself."""
     wait_until(lambda: {arrives(world, *pair) for pair in PAIRS} == {together}, f"together: {together}")
     assert {reaches(world, *pair) for pair in PAIRS} == {together}
     assert reaches(world, *RED)
@@ -159,14 +159,14 @@ def test_duplicate_vnid_connects_no_projects_and_is_repaired(world: StockCluster
 
 
 def without(world: StockCluster, node: str, project: str) -> list[str]:
-    """The flows of a node, when none of them speaks of the pods of a project."""
+    """Return the flows of a node if none of them has an address of a project's pod; empty otherwise."""
     flows = world.flows(node)
     addresses = [str(pod.address) for pod in world.pods.values() if pod.project == project]
     return [] if any(address in flow for address in addresses for flow in flows) else flows
 
 
 def test_duplicate_subnet_belongs_to_the_older_node(world: StockCluster) -> None:
-    """A HostSubnet that somebody makes by hand over the pods of another node draws none of their packets away."""
+    """A HostSubnet that a user creates with the subnet of another node receives none of its packets."""
     taken = world.call_api(lambda client: client.get(HostSubnet, "node-2")).subnet
     thief = HostSubnet(metadata=ObjectMeta(name="thief"), host="thief", host_ip="10.245.51.99", subnet=taken)
     world.call_api(lambda client: client.create(thief))
@@ -197,7 +197,7 @@ def _lane(name: str, netid: int, netname: str = "") -> NetNamespace:
 
 
 def test_two_network_controllers_allocate_every_number_once(world: StockCluster) -> None:
-    """The one that waits goes on where the other one was killed; and what was begun is finished once."""
+    """The standby continues where the leader was killed, and finishes each unfinished write once."""
     world.start("second", world.controllers("second", "--health-address=127.0.0.1:10246"))
     wait_until(lambda: "is the leader" in world.ready(10246), "the second one waits")
     names = [f"crowd-{number}" for number in range(60)]
@@ -314,7 +314,7 @@ def test_allocation_cursors_are_stored_on_the_cluster_network(world: StockCluste
 
 
 def refused(world: StockCluster, *flags: str) -> str:
-    """What controllers say that end by themselves."""
+    """Return the log of controllers that exit by themselves."""
     world.start("third", world.controllers("third", "--health-address=127.0.0.1:10245", *flags))
     wait_until(lambda: not world.is_alive("third"), "it ends")
     return world.said("third")

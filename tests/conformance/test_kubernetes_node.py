@@ -58,7 +58,7 @@ def node() -> Iterator[StockNode]:
 
 @pytest.fixture
 def web(node: StockNode) -> Iterator[StockNode]:
-    """A node with a pod that has files of all kinds."""
+    """Yield a node with a pod that has files of all kinds."""
     node.kubectl("create", "configmap", "settings", "--from-literal=color=red")
     node.kubectl("create", "secret", "generic", "word", "--from-literal=password=swordfish")
     node.kubectl("apply", "-f", "-", stdin=POD)
@@ -68,13 +68,13 @@ def web(node: StockNode) -> Iterator[StockNode]:
 
 
 def inside(node: StockNode, path: str) -> str:
-    """A file as the pod's container sees it."""
+    """Return a file as the pod's container sees it."""
     (identity,) = node.docker("ps", "-q", "--filter", "name=k8s_main_web_").split()
     return node.docker("exec", identity, "cat", path)
 
 
 def events(node: StockNode, name: str) -> set[str]:
-    """Reasons of what the agent told of an object."""
+    """Return the reasons of the agent's events about an object."""
     rows = json.loads(node.kubectl("get", "events", f"--field-selector=involvedObject.name={name}", "-o", "json"))
     return {event["reason"] for event in rows["items"] if event["source"].get("component") == "kubelet"}
 
@@ -146,7 +146,7 @@ def test_killed_agent_resumes_its_pods(web: StockNode) -> None:
 
 
 def said_by(token: str) -> dict[str, Any]:
-    """The claims of a JSON web token."""
+    """Return the claims of a JSON web token."""
     claims = token.split(".")[1]
     actual: dict[str, Any] = json.loads(base64.urlsafe_b64decode(claims + "=" * (-len(claims) % 4)))
     return actual

@@ -48,7 +48,7 @@ def cluster() -> Iterator[AgentCluster]:
 
 
 def fetched(member: Probe, address: str) -> str:
-    """What a pod gets from the web server of another; empty if nothing."""
+    """Return the page that a pod gets from the web server of another pod; empty if it gets none."""
     docker = ("docker", "-H", f"unix://{member.docker_socket}", "exec", member.container)
     ask = f"printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 2 {address} 8080 | tail -n 1"
     return run(*docker, "sh", "-c", ask).strip()

@@ -140,7 +140,7 @@ SAME = (
 
 
 def run(node: StockPair, words: str, namespace: str, home: Path) -> tuple[int, str, str]:
-    """What a user sees: how it ended, what came, and what was said."""
+    """Run a kubectl command. Return its exit code, standard output and standard error."""
     words = words.replace("PLACE", namespace).replace("NODE", PLACES[namespace])
     raw = words.startswith("get --raw")
     command = f"{ALL_PROGRAMS[0]} --kubeconfig={node.root}/admin -n {namespace} " + (
@@ -154,7 +154,7 @@ def run(node: StockPair, words: str, namespace: str, home: Path) -> tuple[int, s
 
 
 def plain(text: str, namespace: str) -> str:
-    """Without what is never twice the same."""
+    """Return a text with placeholders for values that differ between runs."""
     text = re.sub(r"[0-9a-f]{64}", "ID", text.replace(PLACES[namespace], "NODE").replace(namespace, "PLACE"))
     text = re.sub(r"10\.24[58]\.[\d.]+", "ADDRESS", text)
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]{22}", "UID", text)
@@ -177,7 +177,7 @@ def node() -> Iterator[StockPair]:
 
 
 def settled(node: StockPair, namespace: str) -> bool:
-    """Whether each pod has come to where it stays."""
+    """Return whether each pod has reached its final state."""
     rows = json.loads(node.kubectl("-n", namespace, "get", "pods", "-o", "json"))["items"]
     states = {
         f"{pod['metadata']['name']}/{container['name']}": container["state"]

@@ -42,7 +42,9 @@ class JoiningNode(StockNode):
         )
 
     def hand_out(self) -> None:
-        """What kubeadm makes for nodes that are to join, and the file for this one, which has no other."""
+        """Create the roles and the token that kubeadm creates for joining nodes, and write the bootstrap kubeconfig of
+        this node.
+        """
         (self.root / "node").unlink()
         for name, role, group in BINDINGS:
             self.kubectl("create", "clusterrolebinding", name, f"--clusterrole={role}", f"--group={group}")
@@ -71,14 +73,14 @@ class JoiningNode(StockNode):
         )
 
     def certificate(self) -> Certificate | None:
-        """The one in the node's kubeconfig, if there is one."""
+        """Return the certificate in the node's kubeconfig, if there is one."""
         try:
             return keys.parse_certificate(Kubeconfig.load(self.root / "node").certificate)
         except BadKubeconfig:
             return None
 
     def served(self) -> Certificate:
-        """The one that callers of port 10250 are shown."""
+        """Return the serving certificate of port 10250."""
         ask = ("openssl", "s_client", "-connect", f"{NODE_IP}:{AGENT_PORT}", "-showcerts")
         command = [*self.command_prefix, *ask]
         done = subprocess.run(command, input="", capture_output=True, text=True, check=False, timeout=20)
@@ -94,10 +96,10 @@ class JoiningNode(StockNode):
         ]
 
     def agent_log(self) -> str:
-        """What the agent has said."""
+        """Return the agent's log."""
         return Path(self.root / "podlane-node-agent.log").read_text(errors="replace")
 
 
 def over(certificate: Certificate) -> bool:
-    """Whether nobody takes it any more."""
+    """Return whether a certificate has expired."""
     return certificate.not_after < datetime.datetime.now(datetime.UTC)

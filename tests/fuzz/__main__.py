@@ -1,8 +1,8 @@
-"""Sends a master what its OpenAPI documents allow and what they forbid: `python -m tests.fuzz [DOCUMENT...]`.
+"""Sends a master valid and invalid requests according to its OpenAPI documents: `python -m tests.fuzz [DOCUMENT...]`.
 
-A document is named as in the index of OpenAPI, such as `api/v1`; without one, all are taken. For each it must hold that
-no answer is a 5xx or late, that every answer is as its schema says, and that nothing is accepted which the schema
-forbids. schemathesis tells how to ask again for what went wrong.
+A document is named as in the index of OpenAPI, such as `api/v1`; by default all documents are tested. No response may
+be a 5xx or late, every response must match its schema, and no invalid request may be accepted. schemathesis prints how
+to repeat a failed request.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> int:
 
 
 def _credentials(kubeconfig: Path) -> tuple[Path, Path]:
-    """The administrator's certificate with its key, and the authority's, as files."""
+    """Write the administrator's certificate with its key, and the authority, and return the files."""
     text = yaml.safe_load(kubeconfig.read_text())
     user, cluster = text["users"][0]["user"], text["clusters"][0]["cluster"]
     certificate, authority = kubeconfig.with_name("admin.pem"), kubeconfig.with_name("ca.pem")

@@ -18,7 +18,7 @@ STREAMED = frozenset(("watch", "allowWatchBookmarks", "sendInitialEvents", "time
 
 @schemathesis.hook
 def before_load_schema(context: Any, raw_schema: dict[str, Any]) -> None:
-    """No request opens a stream; null is accepted wherever a value may be left out, and for the whole of an option."""
+    """Change the schema: no request opens a stream, and null is accepted for optional values and whole options."""
     del context
     for path_item in raw_schema["paths"].values():
         for operation in path_item.values():
@@ -37,7 +37,9 @@ def before_load_schema(context: Any, raw_schema: dict[str, Any]) -> None:
 
 @schemathesis.hook
 def filter_query(context: Any, query: dict[str, Any] | None) -> bool:
-    """An empty parameter is as good as none, and of one that comes several times the first counts."""
+    """Return False for queries with empty or repeated parameters: an empty one counts as absent, and only the first one
+    is used.
+    """
     del context
     return not any(value == "" or isinstance(value, list | dict) for value in (query or {}).values())
 

@@ -1,4 +1,4 @@
-"""Clusters whose switches answer by trace."""
+"""Clusters whose switches are tested by ofproto/trace."""
 
 from __future__ import annotations
 

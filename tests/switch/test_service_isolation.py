@@ -33,7 +33,7 @@ def world() -> Iterator[TraceWorld]:
 
 
 def served(world: TraceWorld, project: str, kind: str, sticky: int = 0) -> ServicePortInfo:
-    """A service whose backends are pods on both nodes, or an address outside, or nobody."""
+    """Return a service whose backends are pods on both nodes, an external address, or none."""
     names = KINDS[kind]
     pods = [EndpointInfo(world.pods[name].address, 9999) for name in names or ()]
     there = tuple(pods or ([] if names is None else [EndpointInfo(OUTSIDE, 9999)]))

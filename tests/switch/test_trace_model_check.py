@@ -45,7 +45,7 @@ def world() -> Iterator[TraceWorld]:
 
 
 def in_words(world: TraceWorld, name: str, source: RunningPod, target: RunningPod) -> str:
-    """The adversary's attempt as what follows `trace`; fails for one that has got no words yet."""
+    """Return the arguments of `trace` for an attempt. Raises AssertionError if there are none."""
     source_name, target_name = full_name(source), full_name(target)
     far = world.node_address(target.node)
     everybody, gateway = "ff:ff:ff:ff:ff:ff", mac_text(mac_of(world.gateway(source.node)))
@@ -94,7 +94,9 @@ def in_words(world: TraceWorld, name: str, source: RunningPod, target: RunningPo
 
 
 def begins(world: TraceWorld, attempt: Attempt, source: RunningPod, target: RunningPod) -> str:
-    """What the model makes of it; the gateway is no pod, and the switch answers honest ARP."""
+    """Return the beginning of the sentence according to the model. The gateway is no pod, and the switch answers
+    unforged ARP requests.
+    """
     if attempt.name == "to the outside":
         return f"delivered: {full_name(source)} reaches the outside, with the address of {source.node}"
     if attempt.arrives:

@@ -23,7 +23,7 @@ OUTSIDE_IP = IPv4Address("192.0.2.9")
 def service(
     world: TraceWorld, node: str, name: str, number: int, pods: str = "", protocol: Protocol = Protocol.TCP
 ) -> ServicePortInfo:
-    """Of red, on port 80, with a node port."""
+    """Return a service of the project red on port 80 with a node port."""
     backends = tuple(
         EndpointInfo(world.pods[pod].address, 8080, is_local=world.pods[pod].node == node) for pod in pods.split()
     )

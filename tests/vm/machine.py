@@ -1,7 +1,7 @@
 """A virtual machine with its own kernel whose root is this host's, read-only: nothing is installed.
 
-QEMU without hardware support runs Debian's cloud kernel. The host's `/` comes by virtiofs, read-only, below a file
-system in memory; there systemd runs one unit, which runs one script. What it says comes out of the serial port.
+QEMU without hardware support runs Debian's cloud kernel. The host's `/` is mounted read-only by virtiofs, below a file
+system in memory. systemd runs one unit with one script, and its output comes out of the serial port.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ UNITS = {
 
 
 def missing() -> str:
-    """What this host lacks to run such a machine; empty when it lacks nothing."""
+    """Return the programs and files that this host lacks for a virtual machine; empty if it lacks none."""
     programs = ("qemu-system-x86_64", "dbus-daemon", "busybox")
     lacks = [name for name in programs if shutil.which(name) is None]
     lacks += [str(path) for path in (VIRTIOFSD, Path("/lib/systemd/systemd")) if not path.exists()]
@@ -112,7 +112,9 @@ def missing() -> str:
 
 
 def run(script: str, cgroup_version: int, seconds: float) -> tuple[int, str]:
-    """Run a shell script as root in a new machine; returns its exit code and what it said, which is shown meanwhile."""
+    """Run a shell script as root in a new machine. Return its exit code and its output, which is also printed
+    meanwhile.
+    """
     with tempfile.TemporaryDirectory(prefix="podlane-vm-") as folder:
         where = Path(folder)
         (where / "initrd").write_bytes(_initrd(script))
@@ -129,7 +131,7 @@ def _kernel() -> str:
 
 
 def _share(socket: Path, log: Path) -> subprocess.Popen[bytes]:
-    """The host's root as files; a descriptor stays open for every file that the machine has seen."""
+    """Share the host's root by virtiofs. A descriptor stays open for every file that the machine has used."""
     options = ("source=/", "cache=always", "sandbox=chroot", "no_posix_lock")
     command = [str(VIRTIOFSD), f"--socket-path={socket}", *(word for option in options for word in ("-o", option))]
     most = os.sysconf("SC_OPEN_MAX")
@@ -193,7 +195,7 @@ def _initrd(script: str) -> bytes:
 
 
 def _entry(name: str, mode: int, content: bytes) -> bytes:
-    """A file of an archive in cpio's `newc` format (cpio(5))."""
+    """Return a file of an archive in cpio's `newc` format (cpio(5))."""
     fields = (0, mode, 0, 0, 1, 0, len(content), 0, 0, 0, 0, len(name) + 1, 0)
     head = b"070701" + b"".join(b"%08X" % field for field in fields) + name.encode() + b"\0"
     return _padded(head) + _padded(content)

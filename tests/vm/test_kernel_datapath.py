@@ -1,4 +1,4 @@
-"""Services on Open vSwitch's kernel datapath, with real packets, in a machine whose kernel has it."""
+"""Services on Open vSwitch's kernel datapath with real packets, in a machine whose kernel has it."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def driver() -> Iterator[SystemdDriver]:
 
 
 def held(limits: CgroupLimits) -> dict[str, tuple[str, str]]:
-    """By file what the kernel has and what it should have."""
+    """Return the value in the kernel and the expected one, by file."""
     folder = hierarchy.slice_path(HERE).lstrip("/")
     cgroup_files = hierarchy.limit_files(limits, FILES.version)
     return {
