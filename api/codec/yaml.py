@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from api.codec.depth import MAX_DEPTH
+from api.codec.limits import MAX_DEPTH
 from api.meta.schema import FieldError, quoted
 
 MAX_VALUES = 1_000_000

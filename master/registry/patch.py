@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from api.codec.depth import MAX_DEPTH, is_too_deep
+from api.codec.limits import MAX_DEPTH, is_too_deep
 from master.resources.merge_schema import OPEN, MergeKind, MergeSchema
 
 Json = Any

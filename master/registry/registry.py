@@ -49,6 +49,9 @@ from master.storage.interface import Compacted, Delete, Key, Put, Record, Storag
 
 GENERATED_NAME_TRIES = 8
 
+MAX_OBJECT_BYTES = 4 << 20
+"""Bytes of an object as JSON. A body is smaller, but each patch could make an object larger by the size of a body."""
+
 
 class Registry:
     """All operations on objects. Raises `errors.StatusError`, and NotReady if the storage rejects a write."""
@@ -181,6 +184,7 @@ class Registry:
             requester = self._authorizer.requester(request.user)
             created = self._creation.create(info.resource, body.object, transaction, requester, request.client_address)
             new = managed_fields.with_managed_fields(created, owners)
+            check_size(new)
 
         def respond(stored: tuple[Any, ...]) -> Response:
             obj = info.resource.from_stored(stored[0]) if stored else new
@@ -257,6 +261,7 @@ class Registry:
             if not subresource:
                 new = self._chain.reserve(admission, new, transaction)
             new = managed_fields.with_managed_fields(new, owners)
+            check_size(new, len(old.data))
 
         def respond(stored: tuple[Any, ...]) -> Response:
             obj = _object_after(resource, stored, new, old, is_dry_run=is_dry_run)
@@ -431,6 +436,14 @@ def _object_after(resource: AnyResource, stored: tuple[Any, ...], new: Any, old:
 def _sort_key(record: Record) -> tuple[str, str]:
     """Return the namespace and name by which lists are sorted."""
     return record.key.namespace, record.key.name
+
+
+def check_size(obj: Object, old_size: int = 0) -> None:
+    """Require that an object has at most MAX_OBJECT_BYTES, or is smaller than before. Raises StatusError."""
+    size = len(msgspec.json.encode(obj))
+    if size > max(MAX_OBJECT_BYTES, old_size):
+        message = f"the object has {size} bytes; {MAX_OBJECT_BYTES} are accepted"
+        raise errors.status_error(413, "RequestEntityTooLarge", message)
 
 
 def _patched(request: Request, before: Any, schema: MergeSchema) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from api.codec import yaml
-from api.codec.depth import MAX_DEPTH, is_too_deep
+from api.codec.limits import MAX_DEPTH, MAX_VALUES, has_too_many_values, is_too_deep
 from master import errors
 
 META = "meta.k8s.io"
@@ -112,14 +112,17 @@ def _too_deep() -> errors.StatusError:
 
 
 def _parse_json(body: bytes) -> Any:
-    """Return the document of a JSON text. Raises StatusError if it is too deep, DecodeError if it is not JSON."""
+    """Return the document of a JSON text. Raises StatusError beyond the limits, and DecodeError if it is not JSON."""
     try:
         document = msgspec.json.decode(body)
     except RecursionError:
         raise _too_deep() from None
     # Counting brackets takes less than 1 us. Most objects have so few that they need not be walked.
-    if body.count(b"{") + body.count(b"[") > MAX_DEPTH and is_too_deep(document):
+    brackets = body.count(b"{") + body.count(b"[")
+    if brackets > MAX_DEPTH and is_too_deep(document):
         raise _too_deep()
+    if brackets + body.count(b",") > MAX_VALUES and has_too_many_values(document):
+        raise errors.status_error(413, "RequestEntityTooLarge", f"the body has more than {MAX_VALUES} values")
     return document
 
 

@@ -17,7 +17,7 @@ import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
 from google.protobuf.message import DecodeError, Message
 
-from api.codec.depth import MAX_DEPTH
+from api.codec.limits import MAX_DEPTH
 from master.serialization.messages import Field, message_fields, message_names, message_of
 
 MAGIC = b"k8s\0"

@@ -30,6 +30,7 @@ from master.server.watch import MAX_QUEUED_BYTES
 from master.storage.sqlite import SQLiteStorage
 from reconcile.listener import MAX_REQUEST_LINE_BYTES, Limits
 from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.apiserver.untyped_client import UntypedClient
 
 CROWD = 200
 DEADLINE_SECONDS = 30.0
@@ -145,6 +146,24 @@ async def test_body_of_three_mebibytes_is_accepted_and_a_larger_one_rejected(
         connection.send(f"POST {CONFIG_MAPS}?dryRun=All HTTP/1.1\r\n{HOST}Content-Length: {len(body)}\r\n\r\n")
         connection.send(body)
         assert (await connection.line()).startswith(f"HTTP/1.1 {code} ".encode())
+
+
+@pytest.mark.filterwarnings("ignore:Sending a large body")
+async def test_patches_do_not_make_an_object_larger_than_four_mebibytes(client: Client) -> None:
+    untyped, path = UntypedClient(client), "/apis/apps/v1/namespaces/default/deployments"
+    labels, args = {"app": "grows"}, ["x" * (MAX_BODY_BYTES - 1_000)]
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "i", "args": args}]}}
+    spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+    await untyped.create(path, name="grows", spec=spec)
+    answer = await untyped.request(
+        "PATCH", f"{path}/grows", {"spec": {"template": {"metadata": {"labels": {"a": "b"}}}}}
+    )
+    assert answer["kind"] == "Deployment"
+    second = {"spec": {"template": {"spec": {"initContainers": [{"name": "i", "image": "i", "args": args}]}}}}
+    answer = await untyped.request("PATCH", f"{path}/grows", second)
+    assert (answer["code"], answer["reason"]) == (413, "RequestEntityTooLarge")
+    assert "4194304 are accepted" in answer["message"]
+    assert (await untyped.request("DELETE", f"{path}/grows"))["status"] == "Success"
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from api.codec.depth import MAX_DEPTH
+from api.codec.limits import MAX_DEPTH, MAX_VALUES
 from master.errors import StatusError
 from master.serialization.negotiation import decode_body
 
@@ -52,3 +52,12 @@ def test_yaml_with_too_many_levels_is_rejected(content_type: str, depth: int) ->
     assert (code, f"more than {MAX_DEPTH} levels" in message, "recursion" in message) == (400, True, False)
     indented = "\n".join(" " * level + "a:" for level in range(min(depth, 600))).encode()
     assert f"more than {MAX_DEPTH} levels" in error(content_type, indented)[1]
+
+
+@pytest.mark.parametrize("content_type", [*JSON_TYPES, *YAML_TYPES])
+@pytest.mark.parametrize("value", [{}, 1, [1], {"a": ""}])
+def test_json_with_too_many_values_is_rejected(content_type: str, value: Any) -> None:
+    body = msgspec.json.encode({"a": [value] * MAX_VALUES})
+    assert error(content_type, body) == (413, f"the body has more than {MAX_VALUES} values")
+    text = ["," * MAX_VALUES]
+    assert decode(content_type, msgspec.json.encode(text)) == text

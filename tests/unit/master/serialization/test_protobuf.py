@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.codec.depth import MAX_DEPTH
+from api.codec.limits import MAX_DEPTH
 from api.meta.schema import without_nulls
 from master.errors import StatusError
 from master.resources import BUILTIN
