@@ -16,17 +16,20 @@ MAX_PAUSE_SECONDS = 0.2
 
 
 def wait_until(holds: Callable[[], T], what: str, seconds: float = DEADLINE_SECONDS, pause: float = 0.02) -> T:
-    """Call `holds` until its result is true, and return the result. Raises TimeoutError.
-
-    It sleeps `pause` seconds between two calls, or as long as the call took, up to MAX_PAUSE_SECONDS. So calls that
-    take long leave half of a processor to other processes.
-    """
+    """Call `holds` until its result is true, and return the result. It rests between two calls. Raises TimeoutError."""
     deadline = time.monotonic() + seconds
     while True:
         begin = time.monotonic()
         if result := holds():
             return result
-        end = time.monotonic()
-        if end > deadline:
+        if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {seconds:.0f} s")
-        time.sleep(max(pause, min(end - begin, MAX_PAUSE_SECONDS)))
+        rest(begin, pause)
+
+
+def rest(begin: float, pause: float) -> None:
+    """Sleep `pause` seconds, or as long as the call that began at `begin` took, up to MAX_PAUSE_SECONDS.
+
+    So calls that take long leave half of a processor to other processes.
+    """
+    time.sleep(max(pause, min(time.monotonic() - begin, MAX_PAUSE_SECONDS)))

@@ -48,12 +48,19 @@ def node_state(cluster: PacketWorld) -> tuple[object, ...]:
     )
 
 
-@pytest.mark.parametrize("what", DRIFT)
-def test_drift_is_repaired_and_reported(cluster: PacketWorld, what: str) -> None:
+@pytest.fixture(scope="module")
+def resyncing(cluster: PacketWorld) -> PacketWorld:
+    """The cluster. The daemon of node-1 compares the node with what it should be three times a second."""
     process = cluster.specification("node-1 sdn")
     cluster.kill("node-1 sdn")
     cluster.start("node-1 sdn", replace(process, command=(*process.command, "--resync-seconds", "0.3")))
     wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
+    return cluster
+
+
+@pytest.mark.parametrize("what", DRIFT)
+def test_drift_is_repaired_and_reported(resyncing: PacketWorld, what: str) -> None:
+    cluster = resyncing
     before, reported = node_state(cluster), cluster.log("node-1")
     port = host_veth_name("red-a")
     command, sentence = DRIFT[what]
@@ -62,16 +69,11 @@ def test_drift_is_repaired_and_reported(cluster: PacketWorld, what: str) -> None
     wait_until(lambda: sentence.replace("PORT", port) in cluster.log("node-1")[len(reported) :], "the log line")
     wait_until(lambda: node_state(cluster) == before, f"{what} is put right")
     assert reaches(cluster, "red-a", "red-b")
-    cluster.kill("node-1 sdn")
-    cluster.start("node-1 sdn")
     wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
 
 
-def test_dropped_packets_are_counted_by_reason(cluster: PacketWorld) -> None:
-    process = cluster.specification("node-1 sdn")
-    cluster.kill("node-1 sdn")
-    cluster.start("node-1 sdn", replace(process, command=(*process.command, "--resync-seconds", "0.3")))
-    wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
+def test_dropped_packets_are_counted_by_reason(resyncing: PacketWorld) -> None:
+    cluster = resyncing
 
     def dropped(reason: str, owner: str) -> int:
         text = cluster.in_node("node-1", "curl", "-s", "http://127.0.0.1:10249/metrics")

@@ -29,7 +29,10 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from tests.testbed.wait import rest
+
 SECONDS = 30.0
+PAUSE_SECONDS = 0.05
 
 Version = tuple[int, int]
 
@@ -148,11 +151,13 @@ class Terminal:
             end.callback(_end, process)
             return
         deadline = time.monotonic() + (0 if command.how == "" else SECONDS)
+        begin = time.monotonic()
         while not (came := self._seen(command)).is_as(command):
             if time.monotonic() >= deadline:
                 yield _differences(command, came)
                 break
-            time.sleep(0.05)
+            rest(begin, PAUSE_SECONDS)
+            begin = time.monotonic()
         if command.how == "ended":
             end.close()
 

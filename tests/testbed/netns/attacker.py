@@ -183,7 +183,7 @@ class _Notes:
 
     def __init__(self) -> None:
         self._first = marker_number(new_marker())
-        self._kinds: dict[Attempt, Attempt] = {}
+        self._kinds: dict[tuple[object, ...], Attempt] = {}
         self._tried: list[Attempt | None] = []
         self._begins: list[int] = []
         self._titles: list[str] = []
@@ -196,10 +196,19 @@ class _Notes:
     def add(self, tried: Iterable[Attempt]) -> None:
         """Take note of attempts."""
         for attempt in tried:
-            kind = replace(attempt, frame=b"", marker=b"", first=b"")
+            key = (
+                attempt.name,
+                attempt.source.name,
+                attempt.target.name,
+                attempt.arrives,
+                attempt.outside,
+                attempt.tunnel,
+            )
+            if key not in self._kinds:
+                self._kinds[key] = replace(attempt, frame=b"", marker=b"", first=b"")
             number = marker_number(attempt.marker) - self._first
             self._tried += [None] * (number + 1 - len(self._tried))
-            self._tried[number] = self._kinds.setdefault(kind, kind)
+            self._tried[number] = self._kinds[key]
 
     def attempt(self, marker: bytes) -> Attempt | None:
         """Return the attempt with this marker, without its frame; None if the marker is foreign."""

@@ -73,11 +73,12 @@ NO_AGENT_FLAG = "--node-monitor-grace-seconds=86400"
 class NetnsCluster:
     """A cluster without node agents; a context manager.
 
-    The first `with_sdn` nodes, or all, get an sdn daemon, the others a switch only.
+    The first `with_sdn` nodes, or all, get an sdn daemon, the others a switch only. `nodes` are by name.
     """
 
     def __init__(self, lab: Lab, with_sdn: int | None = None, master_flags: tuple[str, ...] = ()) -> None:
         self.lab = lab
+        self.nodes = {node.name: node for node in lab.nodes}
         self._with_sdn = lab.nodes[:with_sdn]
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._exclusive = contextlib.ExitStack()
@@ -140,11 +141,6 @@ class NetnsCluster:
             self.start(f"{node.name} sdn")
         for node in self._with_sdn:
             wait_until(partial(self.network_ready, node.name), f"{node.name}'s network")
-
-    @property
-    def nodes(self) -> dict[str, LabNode]:
-        """The nodes by name."""
-        return {node.name: node for node in self.lab.nodes}
 
     def specification(self, name: str) -> Process:
         """Return how a process of this cluster is started."""
