@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import re
 from collections.abc import AsyncIterator
@@ -15,9 +16,12 @@ from node_agent.docker.logs import stream_logs
 from reconcile.errors import Gone, NotReady, Refused
 from tests.testbed.docker.containers import open_sockets, run_docker, start_container, until
 from tests.testbed.docker.daemon import DEADLINE_SECONDS, Dockerd
+from tests.testbed.wait import wait_until
 
 LONG = 40_000
-TALK = f"echo a; usleep 2000; echo b >&2; usleep 2000; head -c {LONG} /dev/zero | tr '\\0' x; echo; echo c"
+LINES = ("echo a", "echo b >&2", f"head -c {LONG} /dev/zero | tr '\\0' x; echo; echo c")
+LOGGED = "until rm /logged 2>/dev/null; do usleep 10000; done"
+"""Waits until the test says that the last line is in Docker's log. Docker reads stdout and stderr side by side."""
 STAMP = re.compile(rb"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z ")
 
 
@@ -33,7 +37,11 @@ async def _nothing_stays() -> AsyncIterator[None]:
 @pytest.fixture(scope="module")
 def ended(dockerd: Dockerd) -> str:
     """Return a container that has written its log and ended."""
-    container = start_container(dockerd, "sh", "-c", TALK)
+    container = start_container(dockerd, "sh", "-c", f"; {LOGGED}; ".join(LINES))
+    with contextlib.closing(dockerd.client()) as client:
+        for lines in (b"a\n", b"a\nb\n"):
+            wait_until(lambda lines=lines: client.logs(container) == lines, f"the log {lines!r}")  # type: ignore[misc]
+            run_docker(dockerd, "exec", container, "touch", "/logged")
     run_docker(dockerd, "wait", container)
     return container
 
@@ -93,7 +101,7 @@ async def test_log_since_time_resumes_to_the_nanosecond(dockerd: Dockerd, ended:
 
 
 async def test_terminal_log_is_complete(dockerd: Dockerd) -> None:
-    container = start_container(dockerd, "sh", "-c", TALK, flags=("-t",))
+    container = start_container(dockerd, "sh", "-c", "; ".join(LINES), flags=("-t",))
     followed = await text(dockerd, container, PodLogOptions(follow=True))
     output = ALL.replace(b"\n", b"\r\n")
     assert followed == await text(dockerd, container, PodLogOptions()) == output
