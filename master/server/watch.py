@@ -319,8 +319,13 @@ class Watcher:
         if self._backlog is not None:
             self._backlog.append(event)
             self._stream.add_queued(len(event.record.data))
-        else:
+            return
+        try:
             self._send(event)
+        except Exception:
+            # The client must not continue as if it had seen the event. It connects again, and lists.
+            self._stream.end()
+            raise
 
     def _send(self, event: WatchEvent) -> None:
         chunk = self._watches.encode(self._options.selection, self._form, event)

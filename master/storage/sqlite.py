@@ -154,7 +154,15 @@ class SQLiteStorage:
 
     def watch(self, resource: GroupResource, callback: Watch) -> Callable[[], None]:
         """Call `callback` for every later event of a resource, in order. Return a function that ends the watch."""
-        return self._cache.watch(resource, callback)
+
+        def contained(event: WatchEvent) -> None:
+            # The event is committed. An exception must keep it neither from the other watches nor from the next writes.
+            try:
+                callback(event)
+            except Exception:
+                log.exception("watch callback failed", extra={"object": str(event.record.key)})
+
+        return self._cache.watch(resource, contained)
 
     # --- writing ---------------------------------------------------------------------------------------------------
 
@@ -167,7 +175,9 @@ class SQLiteStorage:
         if self._closing:
             raise NotReady("the store is closing; nothing was changed")
         self._check(changes)
-        events = [self._queue(change) for change in changes]
+        # All objects are encoded before the first is queued, so that an exception queues none.
+        records = [_record_of(change, revision) for revision, change in enumerate(changes, self._last_assigned + 1)]
+        events = [self._queue(change, record) for change, record in zip(changes, records, strict=True)]
         if not events and not any(self._pending.values()):
             return ()
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -195,11 +205,9 @@ class SQLiteStorage:
                 raise Conflict(key, stored)
             exists[key] = isinstance(change, Put)
 
-    def _queue(self, change: Put | Delete) -> WatchEvent:
-        self._last_assigned += 1
-        obj = with_revision(change.object if isinstance(change, Put) else change.last_state, self._last_assigned)
+    def _queue(self, change: Put | Delete, record: Record) -> WatchEvent:
+        self._last_assigned = record.revision
         previous = self.get_uncommitted(change.key)
-        record = Record(change.key, self._last_assigned, msgspec.json.encode(obj), type(obj), obj)
         put_type = "ADDED" if previous is None else "MODIFIED"
         event = WatchEvent(put_type if isinstance(change, Put) else "DELETED", record, previous)
         self._pending[record.key.resource][record.key] = event
@@ -255,6 +263,11 @@ class SQLiteStorage:
         for write in batch:
             if not write.done.done():
                 write.done.set_exception(NotReady(str(error)))
+
+
+def _record_of(change: Put | Delete, revision: int) -> Record:
+    obj = with_revision(change.object if isinstance(change, Put) else change.last_state, revision)
+    return Record(change.key, revision, msgspec.json.encode(obj), type(obj), obj)
 
 
 def _record_after(event: WatchEvent) -> Record | None:

@@ -150,6 +150,26 @@ async def test_watch_delivers_changes_in_order_and_can_be_closed(store: Storage)
     assert len(events) == 3
 
 
+async def test_an_exception_in_a_watch_stops_neither_other_watches_nor_writes(store: Storage) -> None:
+    def fail(event: WatchEvent) -> None:
+        raise ValueError(event.record.key)
+
+    seen: list[str] = []
+    for callback in (fail, lambda event: seen.append(event.record.key.name), fail):
+        store.watch(NAMESPACES, callback)
+    await store.write(put(ns("a")))
+    await store.write(put(ns("b")))
+    assert seen == names(store.list(NAMESPACES)) == ["a", "b"]
+
+
+async def test_a_write_with_an_object_that_cannot_be_encoded_changes_nothing(store: Storage) -> None:
+    with pytest.raises(UnicodeEncodeError):
+        await store.write(put(ns("a")), put(ns("b", half="\ud800")))
+    assert (store.get_uncommitted(key("a")), store.revision) == (None, 0)
+    await store.write(put(ns("a")))
+    assert names(store.list(NAMESPACES)) == ["a"]
+
+
 async def test_history_and_past_state_are_read_by_revision(store: Storage) -> None:
     await store.write(put(ns("a")), put(ns("b")))
     await store.write(put(ns("a", x="1")))
