@@ -74,7 +74,7 @@ async def serve(settings: Settings) -> None:
         cni_config.remove()
 
         async def reconcile() -> None:
-            config = state.installed_config
+            config = state.published_config
             try:
                 await controller.reconcile()
             finally:
@@ -82,7 +82,7 @@ async def serve(settings: Settings) -> None:
                     cni_config.remove()
                 else:
                     cni_config.write(conflist(settings.socket))
-                if state.installed_config is not config:
+                if state.published_config is not config:
                     proxy_trigger.set()
                     dns_trigger.set()
 

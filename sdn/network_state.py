@@ -27,6 +27,9 @@ class NetworkState:
     reconcile_milliseconds: float = 0.0
 
     @property
-    def installed_config(self) -> NodeNetworkConfig | None:
-        """The configuration, once flows are installed."""
+    def published_config(self) -> NodeNetworkConfig | None:
+        """The newest configuration; None until flows of one are installed. Its own flows may be missing after an error.
+
+        Services and DNS follow it.
+        """
         return self.config if self.network is not None else None

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
+from api.core.services import PROTOCOLS
 from api.network.queries import ServicePortReport
-from api.validation.network import PORT_PROTOCOLS
 from cli.trace.topology import ClusterTopology, Drop, Hop, Host
 
 
@@ -205,8 +205,8 @@ def _no_service(drop: Drop) -> Iterator[str]:
     request, topology, address = drop.last.request, drop.topology, drop.target.address
     if address in topology.services and topology.frontend(address) is None:
         yield f"{address} is a service address, and no service has it"
-    if request.protocol not in PORT_PROTOCOLS:
-        yield f"services take tcp and udp, not {request.protocol}"
+    if request.protocol.upper() not in PROTOCOLS:
+        yield f"services take {', '.join(PROTOCOLS).lower()}, not {request.protocol}"
     if request.fragment == "later":
         yield "only the first fragment carries the port: the switch puts fragments together, a trace cannot"
     port = f"port {request.port}/{request.protocol.upper()}"

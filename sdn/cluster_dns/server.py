@@ -85,7 +85,7 @@ class ClusterDns:
         """Run one pass. Raises NotReady if the name server cannot listen."""
         if not self._is_enabled:
             return
-        config = self._state.installed_config
+        config = self._state.published_config
         if config is not None and self._service_store.ready:
             if self._served_config is not config:
                 networks = (*config.cluster.networks, config.cluster.service_network)

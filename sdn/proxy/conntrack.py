@@ -9,12 +9,15 @@ with TCP, the policy applies to new connections only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from ipaddress import IPv4Address
 
+from sdn.model.flow import Ct, Flow, SetField
 from sdn.model.host import ConntrackEntry, ConntrackFilter
+from sdn.model.match import IP_DST, UDP_DST
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo
-from sdn.pipeline.tables import CT_ZONE_SERVICE
+from sdn.pipeline.tables import CT_ZONE_SERVICE, SERVICE_ID, Table
 
 AddressPort = tuple[IPv4Address, int]
 """An address and a port."""
@@ -24,32 +27,68 @@ UdpFrontends = Mapping[AddressPort, frozenset[AddressPort]]
 
 
 def conntrack_filters_to_flush(change: ServicePortChange) -> frozenset[ConntrackFilter]:
-    """Return the filters for the switch's entries that became stale by a change."""
-    return _filters(change.removed) - _filters(change.added)
+    """Return the filters for entries of endpoints that a frontend had before the change and has no longer."""
+    return conntrack_filters(change.removed) - conntrack_filters(change.added)
 
 
-def _filters(ports: Iterable[ServicePortInfo]) -> frozenset[ConntrackFilter]:
+def conntrack_filters(ports: Iterable[ServicePortInfo]) -> frozenset[ConntrackFilter]:
+    """Return the filters for all entries of UDP that the switch can have of these ports."""
     udp_ports = (port for port in ports if port.key.protocol is Protocol.UDP)
     return frozenset(conntrack_filter for port in udp_ports for conntrack_filter in _filters_of_port(port))
 
 
-def _filters_of_port(port: ServicePortInfo) -> Iterator[ConntrackFilter]:
+def conntrack_filters_of_flows(flows: Collection[Flow]) -> frozenset[ConntrackFilter]:
+    """Return the filters for all entries of UDP that flows of service ports have made.
+
+    The flow of a frontend has its only endpoint, or the id of the service port, under which other flows have the
+    endpoints.
+    """
+    endpoints_by_id: defaultdict[int, set[AddressPort]] = defaultdict(set)
+    for flow in flows:
+        for match in flow.match.fields:
+            if match.field == SERVICE_ID:
+                endpoints_by_id[match.value] |= _dnat_destinations(flow)
+    filters: set[ConntrackFilter] = set()
+    for flow in flows:
+        fields = {match.field: match.value for match in flow.match.fields}
+        if flow.table != Table.SERVICE_LB or UDP_DST not in fields:
+            continue
+        endpoints = _dnat_destinations(flow)
+        for action in flow.actions:
+            if isinstance(action, SetField) and action.field == SERVICE_ID:
+                endpoints |= endpoints_by_id[action.value]
+        address = IPv4Address(fields[IP_DST]) if IP_DST in fields else None
+        filters |= {_udp_filter(address, fields[UDP_DST], endpoint) for endpoint in endpoints}
+    return frozenset(filters)
+
+
+def _dnat_destinations(flow: Flow) -> set[AddressPort]:
+    return {
+        (action.dst, action.port)
+        for action in flow.actions
+        if isinstance(action, Ct) and action.zone == CT_ZONE_SERVICE and action.dst is not None
+    }
+
+
+def _filters_of_port(port: ServicePortInfo) -> set[ConntrackFilter]:
     frontends: list[tuple[IPv4Address | None, int]] = [(ip, port.port) for ip in port.external_ips]
     if port.cluster_ip is not None:
         frontends.append((port.cluster_ip, port.port))
     if port.node_port:
         frontends.append((None, port.node_port))
     endpoints = _address_ports(port.internal_endpoints) | _external_address_ports(port)
-    for address, number in frontends:
-        for endpoint, endpoint_port in endpoints:
-            yield ConntrackFilter(
-                zone=CT_ZONE_SERVICE,
-                protocol=port.key.protocol,
-                address=address,
-                port=number,
-                endpoint=endpoint,
-                endpoint_port=endpoint_port,
-            )
+    return {_udp_filter(address, number, endpoint) for address, number in frontends for endpoint in endpoints}
+
+
+def _udp_filter(address: IPv4Address | None, port: int, endpoint: AddressPort) -> ConntrackFilter:
+    return ConntrackFilter(
+        zone=CT_ZONE_SERVICE,
+        protocol=Protocol.UDP,
+        address=address,
+        port=port,
+        endpoint=endpoint[0],
+        endpoint_port=endpoint[1],
+    )
 
 
 def udp_frontends(node_ip: IPv4Address, ports: Iterable[ServicePortInfo]) -> UdpFrontends:

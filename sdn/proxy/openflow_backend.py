@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Set
 
 from reconcile.errors import NotReady
 from sdn.drivers.openflow.client import OpenFlowClient
+from sdn.model.flow import Flow
+from sdn.model.host import ConntrackFilter
 from sdn.model.service_port import ProxyMode, ServicePortChange, ServicePortInfo
 from sdn.pipeline.flows import Partition
 from sdn.pipeline.service import ServiceFlows
-from sdn.proxy.conntrack import conntrack_filters_to_flush
+from sdn.proxy.conntrack import conntrack_filters, conntrack_filters_of_flows, conntrack_filters_to_flush
 from sdn.proxy.service_ports import ProxyConfig
 
 
@@ -17,6 +19,10 @@ class OpenFlowBackend:
     """ProxyBackend for clients in pods: flows and groups of the bridge.
 
     In userspace mode, the flows send connections to the node, whose userspace proxier accepts them.
+
+    The switch does not list its conntrack entries. The backend therefore remembers which entries of UDP there can be:
+    those of the flows that it finds at its start, and those of all ports since. An entry is forgotten when it has been
+    flushed, so a flush that failed is repeated by the next `sync`.
     """
 
     name = "switch"
@@ -25,6 +31,7 @@ class OpenFlowBackend:
         self._openflow = openflow
         self._mode = mode
         self._flows: ServiceFlows | None = None
+        self._possible_entries: set[ConntrackFilter] = set()
 
     async def open(self) -> None:
         """Do nothing: the OpenFlow client watches the bridge."""
@@ -37,16 +44,30 @@ class OpenFlowBackend:
         return True
 
     async def sync(self, config: ProxyConfig, ports: Collection[ServicePortInfo]) -> bool:
-        """Add missing flows and groups, and delete all others of services. Returns True if there was a difference."""
+        """Add missing flows and groups, delete all others of services, and flush stale conntrack entries of UDP.
+
+        Returns True if there was a difference in flows or groups.
+        """
+        if self._flows is None:
+            installed = await self._openflow.installed_flows()
+            self._possible_entries |= conntrack_filters_of_flows([flow for flow in installed if isinstance(flow, Flow)])
+        current = conntrack_filters(ports)
+        self._possible_entries |= current
         self._flows = ServiceFlows(config.node, self._mode)
-        return bool(await self._openflow.sync(Partition.SERVICE, self._flows.sync(ports)))
+        was_different = bool(await self._openflow.sync(Partition.SERVICE, self._flows.sync(ports)))
+        await self._flush(self._possible_entries - current)
+        return was_different
 
     async def update(self, config: ProxyConfig, change: ServicePortChange) -> None:
         """Change the flows and groups of removed and added ports, and flush stale conntrack entries of UDP."""
         del config
         if self._flows is None:
             raise NotReady("the switch has no flows of services yet")
+        self._possible_entries |= conntrack_filters(change.added)
         await self._openflow.update(Partition.SERVICE, *self._flows.update(change))
-        stale = conntrack_filters_to_flush(change)
+        await self._flush(conntrack_filters_to_flush(change))
+
+    async def _flush(self, stale: Set[ConntrackFilter]) -> None:
         if stale:
             await self._openflow.flush_conntrack(stale)
+            self._possible_entries -= stale

@@ -136,7 +136,7 @@ class Proxier:
                 await self._health.sync(config.node.address, self.service_map.with_health_check)
 
     async def _sync_backends(self) -> None:
-        network = self._state.installed_config
+        network = self._state.published_config
         if network is None:
             self.not_ready_reason = "waiting for the network"
             return

@@ -95,7 +95,7 @@ SENTENCES = {
     "red/red-a 172.30.0.77 --proto tcp --port 80": "dropped because 172.30.0.77 is a service address, "
     "and no service has it",
     "red/red-a red/web --port 81": "dropped because node-1 serves no port 81/TCP of red/web",
-    "red/red-a red/web --proto icmp": "dropped because services take tcp and udp, not icmp",
+    "red/red-a red/web --proto icmp": "dropped because services take tcp, udp, sctp, not icmp",
     "red/red-a 10.245.2.4 --proto tcp --port 30999": "dropped because port 30999/TCP is in the range of node ports, "
     "and no service has it",
     "red/red-a 10.245.2.4 --proto tcp --port 22": "delivered: red/red-a reaches the outside, "

@@ -156,6 +156,11 @@ class OpenFlowClient:
         """Delete the conntrack entries that these filters select. Raises NotReady and Refused."""
         await self._require_connection().flush_conntrack(filters)
 
+    async def installed_flows(self) -> frozenset[Flow | UnknownFlow]:
+        """Return all flows of the bridge. They are read from the switch only if they are not known. Raises NotReady."""
+        async with self._lock:
+            return (await self._require_connection().bridge_state()).flows()
+
     async def read(self) -> frozenset[Flow | UnknownFlow]:
         """Read all flows of the bridge from the switch. Raises NotReady."""
         async with self._lock:

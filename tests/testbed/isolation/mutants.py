@@ -9,8 +9,9 @@ from sdn.host.firewall import masquerade_table
 from sdn.model.flow import Flow, FlowSet
 from sdn.model.service_port import ProxyMode, ServicePortInfo
 from sdn.pipeline.compiler import compile_flows
+from sdn.pipeline.drops import DropReason, drop_reason
 from sdn.pipeline.service import GroupIds, service_port_flows
-from sdn.pipeline.tables import Priority, Table
+from sdn.pipeline.tables import Table
 from sdn.proxy.nftables import services_table
 from sdn.proxy.service_ports import ProxyConfig
 from sdn.topology import Cluster, Node, NodeNetwork
@@ -52,9 +53,7 @@ def _compile_without(table: Table, *fields: str) -> Compile:
 
 
 def _without_vxlan_drop(network: NodeNetwork) -> frozenset[Flow]:
-    return frozenset(
-        flow for flow in compile_flows(network) if (flow.table, flow.priority) != (Table.EXTERNAL_OUTPUT, Priority.TOP)
-    )
+    return frozenset(flow for flow in compile_flows(network) if drop_reason(flow) is not DropReason.VXLAN_FROM_POD)
 
 
 def _masquerade_table_without_vxlan_drop(cluster: Cluster, node: Node) -> str:

@@ -115,7 +115,7 @@ def test_explanation_for_an_external_client_depends_on_endpoints_of_other_nodes(
     [
         ("172.30.0.77", ASKED, "172.30.0.77 is a service address, and no service has it"),
         ("blue/web", structs.replace(ASKED, port=81), "node-1 serves no port 81/TCP of blue/web"),
-        ("blue/web", structs.replace(ASKED, protocol="icmp", port=0), "services take tcp and udp, not icmp"),
+        ("blue/web", structs.replace(ASKED, protocol="icmp", port=0), "services take tcp, udp, sctp, not icmp"),
         (
             "10.245.2.4",
             structs.replace(ASKED, port=30999),

@@ -5,10 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import IPv4Address
 
+import pytest
+
 from sdn.model.host import ConntrackEntry
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
-from sdn.proxy.conntrack import changed_udp_frontends, conntrack_filters_to_flush, stale_entries, udp_frontends
-from tests.unit.sdn.examples import NODE, web
+from sdn.pipeline.service import ServiceFlows, service_conntrack_flows
+from sdn.proxy.conntrack import (
+    changed_udp_frontends,
+    conntrack_filters,
+    conntrack_filters_of_flows,
+    conntrack_filters_to_flush,
+    stale_entries,
+    udp_frontends,
+)
+from tests.unit.sdn.examples import CLUSTER, NODE, web
 from tests.unit.sdn.proxy.examples import CLUSTER_IPS
 
 
@@ -77,9 +87,41 @@ def test_udp_connections_to_remote_endpoints_stay_after_a_change_to_external_tra
 def test_conntrack_flush_filters_match_removed_endpoints_only() -> None:
     before = web("10.128.0.2", "10.128.0.3", protocol=Protocol.UDP)
     after = web("10.128.0.3", protocol=Protocol.UDP)
-    ended = conntrack_filters_to_flush(ServicePortChange((before,), (after,)))
-    assert {(call.address, call.port, str(call.endpoint)) for call in ended} == {
+    filters = conntrack_filters_to_flush(ServicePortChange((before,), (after,)))
+    assert {
+        (conntrack_filter.address, conntrack_filter.port, str(conntrack_filter.endpoint))
+        for conntrack_filter in filters
+    } == {
         (IPv4Address("172.30.0.1"), 80, "10.128.0.2"),
         (None, 30080, "10.128.0.2"),
     }
     assert not conntrack_filters_to_flush(ServicePortChange((web("10.128.0.2"),), ()))
+
+
+def test_conntrack_flush_filters_of_a_deleted_udp_service_match_all_its_endpoints() -> None:
+    before = web("10.128.0.2", "10.128.0.3", protocol=Protocol.UDP)
+    filters = conntrack_filters_to_flush(ServicePortChange((before,), ()))
+    assert {str(conntrack_filter.endpoint) for conntrack_filter in filters} == {"10.128.0.2", "10.128.0.3"}
+
+
+def test_conntrack_flush_filters_match_no_endpoint_that_stays() -> None:
+    before, after = web("10.128.0.2", protocol=Protocol.UDP), web("10.128.0.2", "10.128.0.3", protocol=Protocol.UDP)
+    assert not conntrack_filters_to_flush(ServicePortChange((before,), (after,)))
+    assert not conntrack_filters_to_flush(ServicePortChange((), (after,)))
+
+
+@pytest.mark.parametrize("affinity_timeout_seconds", [0, 600])
+@pytest.mark.parametrize("addresses", [(), ("10.128.0.2",), ("10.128.0.2", "10.128.2.3")])
+@pytest.mark.parametrize("external_ips", [(), (IPv4Address("198.51.100.1"),)])
+def test_conntrack_filters_of_flows_are_those_of_their_udp_ports(
+    addresses: tuple[str, ...], external_ips: tuple[IPv4Address, ...], affinity_timeout_seconds: int
+) -> None:
+    port = replace(
+        web(*addresses, protocol=Protocol.UDP),
+        external_ips=external_ips,
+        affinity_timeout_seconds=affinity_timeout_seconds,
+    )
+    other = replace(port, key=ServicePortName("red", "other", "", Protocol.TCP), cluster_ip=CLUSTER_IPS + 11)
+    flows = ServiceFlows(NODE).sync([port, other]).flows | service_conntrack_flows(CLUSTER, NODE)
+    assert conntrack_filters_of_flows(flows) == conntrack_filters([port])
+    assert len(conntrack_filters([port])) == len(addresses) * (2 + len(external_ips))
