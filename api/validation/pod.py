@@ -43,7 +43,7 @@ UNSUPPORTED_POD_FIELDS = ("resource_claims",)
 UNSUPPORTED_CONTAINER_FIELDS = ("volume_devices",)
 """Fields without which a pod would not run as intended, so the pod is rejected."""
 
-IGNORED_POD_FIELDS = ("overhead",)
+IGNORED_POD_FIELDS = ("overhead", "resources")
 IGNORED_CONTAINER_FIELDS = ("resize_policy",)
 """Fields that are stored and have no effect."""
 

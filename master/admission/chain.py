@@ -1,7 +1,8 @@
 """The admission chain: the plugins in order. Pure.
 
-Creates and updates of clients and creates of controllers pass all stages, deletes of clients `validate` only. The
-subresources scale, binding and eviction, and updates and deletes of controllers do not pass the chain.
+Creates and updates of clients and creates of controllers pass all stages. Updates of a subresource such as `status`
+pass `mutate` and `validate`, deletes of clients `validate` only. The subresources scale, binding and eviction, and
+updates and deletes of controllers do not pass the chain.
 """
 
 from __future__ import annotations

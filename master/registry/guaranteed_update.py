@@ -17,8 +17,8 @@ MAX_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Decision(Generic[T]):
-    """The changes of a request, and the function that makes its response of the stored objects."""
+class WriteDecision(Generic[T]):
+    """The decision about a request that writes: its changes, and the function that makes its response of the stored objects."""
 
     respond: Callable[[tuple[Any, ...]], T]
     """Gets the stored objects in the order of `changes`; nothing for a dry run."""
@@ -26,7 +26,9 @@ class Decision(Generic[T]):
     is_dry_run: bool = False
 
 
-async def guaranteed_update(storage: Storage, resource: AnyResource, name: str, decide: Callable[[], Decision[T]]) -> T:
+async def guaranteed_update(
+    storage: Storage, resource: AnyResource, name: str, decide: Callable[[], WriteDecision[T]]
+) -> T:
     """Write what `decide` returns, and return the response. Raises StatusError and NotReady.
 
     `decide` reads the newest state, does not wait, and does not change its input, because a Conflict lets it run again

@@ -30,7 +30,7 @@ FieldSet = frozenset[Path]
 KEY_DEFAULTS = {"protocol": "TCP"}
 """Keys that an item may leave out."""
 
-_PATHS_KEY = object()
+_LIST_ITEM = object()
 """The leaf that stands for the existence of a list item, apart from its fields."""
 
 _UNOWNED = frozenset(
@@ -40,7 +40,7 @@ _UNOWNED = frozenset(
         "deletionTimestamp", "deletionGracePeriodSeconds", "managedFields", "selfLink",
     )
 ) | {("f:apiVersion",), ("f:kind",), ("f:metadata",)}  # fmt: skip
-"""Fields without an owner: identity, and fields that the server sets."""
+"""Fields without a manager: identity, and fields that the server sets."""
 
 
 def leaves(document: Mapping[str, Json], shape: MergeSchema) -> dict[Path, Json]:
@@ -55,7 +55,7 @@ def _leaves(value: Json, shape: MergeSchema, path: Path) -> Iterator[tuple[Path,
     elif isinstance(value, list) and value and shape.kind is MergeKind.LIST_MAP:
         for element in value:
             element_path = (*path, step_of(element, shape))
-            yield element_path, _PATHS_KEY
+            yield element_path, _LIST_ITEM
             yield from _leaves(element, shape.items or OPEN, element_path)
     elif isinstance(value, list) and value and shape.kind is MergeKind.SET:
         for element in value:
@@ -129,7 +129,7 @@ BEFORE_FIRST_APPLY = "before-first-apply"
 
 @dataclass(frozen=True, slots=True)
 class FieldManager:
-    """An entry of `metadata.managedFields`. `time` is when its fields last changed."""
+    """A field manager: an entry of `metadata.managedFields`. `time` is when its fields last changed."""
 
     manager: str
     operation: str
@@ -148,7 +148,7 @@ class FieldManager:
 class FieldConflict:
     """A field that an apply would change although another manager owns it."""
 
-    owner: FieldManager
+    manager: FieldManager
     path: Path
 
 
@@ -157,7 +157,7 @@ class Applied:
     """The document after an apply, its field managers, and the conflicts."""
 
     document: dict[str, Json]
-    owners: tuple[FieldManager, ...]
+    managers: tuple[FieldManager, ...]
     conflicts: tuple[FieldConflict, ...]
 
 
@@ -179,21 +179,21 @@ def _parse_manager(entry: Mapping[str, Json]) -> FieldManager:
     )
 
 
-def format_managers(owners: Iterable[FieldManager]) -> list[dict[str, Json]]:
+def format_managers(managers: Iterable[FieldManager]) -> list[dict[str, Json]]:
     """Return `metadata.managedFields`; managers without fields are dropped."""
-    return [_format_manager(owner) for owner in owners if owner.fields]
+    return [_format_manager(manager) for manager in managers if manager.fields]
 
 
-def _format_manager(owner: FieldManager) -> dict[str, Json]:
+def _format_manager(manager: FieldManager) -> dict[str, Json]:
     entry: dict[str, Json] = {
-        "manager": owner.manager,
-        "operation": owner.operation,
-        "apiVersion": owner.api_version,
-        "time": owner.time,
+        "manager": manager.manager,
+        "operation": manager.operation,
+        "apiVersion": manager.api_version,
+        "time": manager.time,
         "fieldsType": "FieldsV1",
-        "fieldsV1": to_fields(owner.fields),
+        "fieldsV1": to_fields(manager.fields),
     }
-    return entry | ({"subresource": owner.subresource} if owner.subresource else {})
+    return entry | ({"subresource": manager.subresource} if manager.subresource else {})
 
 
 # --- apply ------------------------------------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ def apply(
     live: dict[str, Json],
     applied: dict[str, Json],
     shape: MergeSchema,
-    owners: Sequence[FieldManager],
+    managers: Sequence[FieldManager],
     manager: FieldManager,
 ) -> Applied:
     """Return the result of an apply of `applied` by `manager` to the live document, which is empty for a new object.
@@ -211,13 +211,13 @@ def apply(
     `manager.fields` is ignored. The caller rejects conflicts; if they are forced, the result is used as it is.
     """
     before, wanted = leaves(live, shape), leaves(applied, shape)
-    if before and not owners:
-        owners = (FieldManager(BEFORE_FIRST_APPLY, UPDATE, "", manager.api_version, manager.time, frozenset(before)),)
-    others = [owner for owner in owners if owner.identity != manager.identity]
-    earlier = next((owner for owner in owners if owner.identity == manager.identity), None)
+    if before and not managers:
+        managers = (FieldManager(BEFORE_FIRST_APPLY, UPDATE, "", manager.api_version, manager.time, frozenset(before)),)
+    others = [other for other in managers if other.identity != manager.identity]
+    earlier = next((entry for entry in managers if entry.identity == manager.identity), None)
     changed = frozenset(path for path, value in wanted.items() if path not in before or before[path] != value)
-    conflicts = tuple(FieldConflict(owner, path) for owner in others for path in sorted(owner.fields & changed))
-    remaining = [replace(owner, fields=owner.fields - changed) for owner in others]
+    conflicts = tuple(FieldConflict(other, path) for other in others for path in sorted(other.fields & changed))
+    remaining = [replace(other, fields=other.fields - changed) for other in others]
     dropped = (earlier.fields if earlier else frozenset()) - frozenset(wanted)
     document = _merge(live, applied, shape)
     _remove_paths(document, _removable(dropped, remaining, frozenset(wanted)), shape)
@@ -245,7 +245,7 @@ def _removable(dropped: FieldSet, others: Iterable[FieldManager], wanted: FieldS
     """Return the paths that no other manager owns, nor anything below them. Paths below a removed path are left out."""
     needed = {
         prefix
-        for fields in (wanted, *(owner.fields for owner in others))
+        for fields in (wanted, *(other.fields for other in others))
         for path in fields
         for prefix in _ancestors(path)
     }
@@ -295,7 +295,7 @@ def track_update(
     old: Mapping[str, Json],
     new: Mapping[str, Json],
     shape: MergeSchema,
-    owners: Sequence[FieldManager],
+    managers: Sequence[FieldManager],
     manager: FieldManager,
 ) -> tuple[FieldManager, ...]:
     """Return the field managers after an update: the writer owns what the update changed. `manager.fields` is ignored.
@@ -305,20 +305,21 @@ def track_update(
     before, after = leaves(old, shape), leaves(new, shape)
     changed = frozenset(path for path, value in after.items() if path not in before or before[path] != value)
     lost = frozenset(before.keys() - after.keys()) | changed
-    if not owners or not lost:
-        return tuple(owners)
+    if not managers or not lost:
+        return tuple(managers)
     remaining = [
-        owner if owner.identity == manager.identity else replace(owner, fields=owner.fields - lost) for owner in owners
+        entry if entry.identity == manager.identity else replace(entry, fields=entry.fields - lost)
+        for entry in managers
     ]
-    earlier = next((owner for owner in remaining if owner.identity == manager.identity), None)
+    earlier = next((entry for entry in remaining if entry.identity == manager.identity), None)
     if earlier is None:
         return (*remaining, replace(manager, fields=changed))
     fields = (earlier.fields - (lost - changed)) | changed
     time = earlier.time if fields == earlier.fields else manager.time
-    return tuple(replace(owner, fields=fields, time=time) if owner is earlier else owner for owner in remaining)
+    return tuple(replace(entry, fields=fields, time=time) if entry is earlier else entry for entry in remaining)
 
 
-# --- ownership of fields ----------------------------------------------------------------------------------------------
+# --- managers of an object --------------------------------------------------------------------------------------------
 
 
 def applied_fields(info: RequestInfo, document: object, manager: str) -> dict[str, Any]:
@@ -349,13 +350,13 @@ def managers_after_update(
     if had is None and not given:
         return ()
     before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
-    owners = managers_in(before if given is None else sent)
-    return track_update(before, after, resource.merge_schema, owners, manager)
+    managers = managers_in(before if given is None else sent)
+    return track_update(before, after, resource.merge_schema, managers, manager)
 
 
-def with_managed_fields(obj: Any, owners: Sequence[FieldManager]) -> Any:
+def with_managed_fields(obj: Any, managers: Sequence[FieldManager]) -> Any:
     """Return the object with these field managers."""
-    return with_metadata(obj, managed_fields=format_managers(owners) or None)
+    return with_metadata(obj, managed_fields=format_managers(managers) or None)
 
 
 def apply_conflict(conflicts: Sequence[FieldConflict]) -> StatusError:
@@ -363,7 +364,7 @@ def apply_conflict(conflicts: Sequence[FieldConflict]) -> StatusError:
     causes = tuple(
         StatusCause(
             reason="FieldManagerConflict",
-            message=f"conflict with {_shown(conflict.owner)}",
+            message=f"conflict with {_shown(conflict.manager)}",
             field=format_path(conflict.path),
         )
         for conflict in conflicts
@@ -371,18 +372,16 @@ def apply_conflict(conflicts: Sequence[FieldConflict]) -> StatusError:
     if len(causes) == 1:
         listed = f"1 conflict: {causes[0].message}: {causes[0].field}"
     else:
-        owners = sorted({_shown(conflict.owner) for conflict in conflicts})
+        names = sorted({_shown(conflict.manager) for conflict in conflicts})
         paths = {
-            name: [format_path(conflict.path) for conflict in conflicts if _shown(conflict.owner) == name]
-            for name in owners
+            name: [format_path(conflict.path) for conflict in conflicts if _shown(conflict.manager) == name]
+            for name in names
         }
-        lines = [
-            line for name in owners for line in (f"conflicts with {name}:", *(f"- {path}" for path in paths[name]))
-        ]
+        lines = [line for name in names for line in (f"conflicts with {name}:", *(f"- {path}" for path in paths[name]))]
         listed = f"{len(causes)} conflicts: " + "\n".join(lines)
     return status_error(409, "Conflict", f"Apply failed with {listed}", StatusDetails(causes=causes))
 
 
-def _shown(owner: FieldManager) -> str:
-    name = f'"{owner.manager}"' + (f' with subresource "{owner.subresource}"' if owner.subresource else "")
-    return f"{name} using {owner.api_version} at {owner.time}" if owner.operation == UPDATE else name
+def _shown(manager: FieldManager) -> str:
+    name = f'"{manager.manager}"' + (f' with subresource "{manager.subresource}"' if manager.subresource else "")
+    return f"{name} using {manager.api_version} at {manager.time}" if manager.operation == UPDATE else name

@@ -19,7 +19,7 @@ from api.meta.schema import without_nulls
 from api.meta.types import Condition, Object, StatusCause, StatusDetails
 from master import errors
 from master.registry import strategy
-from master.registry.guaranteed_update import Decision, guaranteed_update
+from master.registry.guaranteed_update import WriteDecision, guaranteed_update
 from master.registry.request import DeleteOptions, Request, Response, dry_run
 from master.resources.disruption_budgets import (
     ALWAYS,
@@ -202,10 +202,10 @@ class PodActions:
             raise errors.bad_request(f"the body is not a Binding: {error}") from error
         name = request.info.name or binding.metadata.name
 
-        def decide() -> Decision[Response]:
+        def decide() -> WriteDecision[Response]:
             old = self._old(request.info.namespace, name)
             pod = bind(PODS, old.object, binding, self._clock())
-            return Decision(_created, (Put(old.key, pod, expect=old.revision),), dry_run(request.query))
+            return WriteDecision(_created, (Put(old.key, pod, expect=old.revision),), dry_run(request.query))
 
         return await guaranteed_update(self._store, PODS, name, decide)
 
@@ -213,7 +213,7 @@ class PodActions:
         """Serve POST pods/NAME/eviction. The budget is charged in the write that ends the pod."""
         return await guaranteed_update(self._store, PODS, request.info.name, lambda: self._decide_eviction(request))
 
-    def _decide_eviction(self, request: Request) -> Decision[Response]:
+    def _decide_eviction(self, request: Request) -> WriteDecision[Response]:
         now, old = self._clock(), self._old(request.info.namespace, request.info.name)
         options = decode_eviction(request.info.name, request.body).delete_options or DeleteOptions()
         pod: Pod = old.object
@@ -229,7 +229,7 @@ class PodActions:
         if budget is not None:
             revision = int(budget.metadata.resource_version)
             changes.append(Put(Key.of(DISRUPTION_BUDGETS, budget), budget, expect=revision))
-        return Decision(_created, tuple(changes), dry_run(request.query) or bool(options.dry_run))
+        return WriteDecision(_created, tuple(changes), dry_run(request.query) or bool(options.dry_run))
 
     def _node_of(self, pod: Pod) -> Node | None:
         if not pod.spec.node_name:

@@ -17,7 +17,7 @@ from master import errors
 from master.auth.rbac import Requester
 from master.registry import decoding, strategy
 from master.registry.creation import ObjectCreation
-from master.registry.guaranteed_update import Decision, guaranteed_update
+from master.registry.guaranteed_update import WriteDecision, guaranteed_update
 from master.registry.request import Response
 from master.request_info import RequestInfo
 from master.resources import rbac
@@ -92,7 +92,7 @@ class ProjectRequests:
             self._store, PROJECTS, request.metadata.name, lambda: self._decide(requester, request, is_dry_run=dry_run)
         )
 
-    def _decide(self, requester: Requester, request: ProjectRequest, *, is_dry_run: bool) -> Decision[Response]:
+    def _decide(self, requester: Requester, request: ProjectRequest, *, is_dry_run: bool) -> WriteDecision[Response]:
         document = requested_project(request, requester.user.name)
         body = decoding.decode_object(RequestInfo(PROJECTS), document, "Ignore")
         name = body.object.metadata.name
@@ -114,4 +114,4 @@ class ProjectRequests:
             Put(key, PROJECTS.to_stored(project), expect=0),
             *transaction.changes,
         )
-        return Decision(respond, changes, is_dry_run)
+        return WriteDecision(respond, changes, is_dry_run)

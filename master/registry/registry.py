@@ -22,7 +22,7 @@ from master.auth.authorization import Authorizer
 from master.registry import decoding, managed_fields, patch, scale, strategy
 from master.registry.creation import ObjectCreation
 from master.registry.decoding import random_letters
-from master.registry.guaranteed_update import Decision, guaranteed_update
+from master.registry.guaranteed_update import WriteDecision, guaranteed_update
 from master.registry.managed_fields import FieldManager
 from master.registry.request import (
     INCONSISTENT,
@@ -159,10 +159,12 @@ class Registry:
         decide = self._decide_apply if request.content_type == negotiation.APPLY_PATCH else self._decide_patch
         return await self._commit(request, lambda: decide(request))
 
-    async def _commit(self, request: Request, decide: Callable[[], Decision[Response]]) -> Response:
+    async def _commit(self, request: Request, decide: Callable[[], WriteDecision[Response]]) -> Response:
         return await guaranteed_update(self._store, request.info.resource, request.info.name, decide)
 
-    def _decide_create(self, request: Request, document: Any, owners: Sequence[FieldManager]) -> Decision[Response]:
+    def _decide_create(
+        self, request: Request, document: Any, managers: Sequence[FieldManager]
+    ) -> WriteDecision[Response]:
         info = request.info
         # An apply or update of an object that does not exist is a create, too.
         if "create" not in info.resource.verbs:
@@ -183,7 +185,7 @@ class Registry:
         with errors.with_warnings(body.warnings):
             requester = self._authorizer.requester(request.user)
             created = self._creation.create(info.resource, body.object, transaction, requester, request.client_address)
-            new = managed_fields.with_managed_fields(created, owners)
+            new = managed_fields.with_managed_fields(created, managers)
             check_size(new)
 
         def respond(stored: tuple[Any, ...]) -> Response:
@@ -191,9 +193,9 @@ class Registry:
             return self._answer(201, request, obj, body.warnings)
 
         changes = (Put(key, info.resource.to_stored(new), expect=0), *transaction.changes)
-        return Decision(respond, changes, dry_run(request.query))
+        return WriteDecision(respond, changes, dry_run(request.query))
 
-    def _decide_update(self, request: Request) -> Decision[Response]:
+    def _decide_update(self, request: Request) -> WriteDecision[Response]:
         resource = request.info.resource
         if (
             resource.allow_create_on_update
@@ -207,14 +209,14 @@ class Registry:
             return self._decide_create(request, request.body, ())
         return self._decide_replace(request, request.body, self._old(request))
 
-    def _decide_patch(self, request: Request) -> Decision[Response]:
+    def _decide_patch(self, request: Request) -> WriteDecision[Response]:
         old = self._old(request)
         before = msgspec.json.decode(old.data)
         # An object without an apply has no record of field managers, but kubectl replaces the record in its patch.
         before["metadata"].setdefault("managedFields", [])
         return self._decide_replace(request, _patched(request, before, request.info.resource.merge_schema), old)
 
-    def _decide_apply(self, request: Request) -> Decision[Response]:
+    def _decide_apply(self, request: Request) -> WriteDecision[Response]:
         """Set the fields of the body and make the client their manager. Create the object if there is none."""
         resource, record = request.info.resource, self._latest(request.info.resource, request.key)
         if record is None and request.info.subresource:
@@ -228,17 +230,17 @@ class Registry:
             raise managed_fields.apply_conflict(result.conflicts)
         if record is None:
             self._authorizer.require(request.user, "create", request.info, request.query)
-            return self._decide_create(request, result.document, result.owners)
-        return self._decide_replace(request, result.document, record, result.owners)
+            return self._decide_create(request, result.document, result.managers)
+        return self._decide_replace(request, result.document, record, result.managers)
 
     def _field_manager(self, request: Request, operation: str) -> FieldManager:
         version, now = request.info.resource.type.API_VERSION, format_time(self._clock())
         return FieldManager(request.field_manager, operation, request.info.subresource, version, now, frozenset())
 
     def _decide_replace(
-        self, request: Request, document: Any, old: Record, owners: Sequence[FieldManager] | None = None
-    ) -> Decision[Response]:
-        """Replace the object by the document. `owners` are the field managers after an apply."""
+        self, request: Request, document: Any, old: Record, managers: Sequence[FieldManager] | None = None
+    ) -> WriteDecision[Response]:
+        """Replace the object by the document. `managers` are the field managers after an apply."""
         resource, is_dry_run = request.info.resource, dry_run(request.query)
         subresource, transaction = request.info.subresource, Transaction(self._store)
         document_to_decode = document if subresource else resource.normalize_update(document, old.object)
@@ -254,20 +256,20 @@ class Registry:
             else:
                 new = strategy.prepare_update(resource, obj, old.object)
                 self._chain.validate(admission, new, transaction)
-            if owners is None:
-                owners = managed_fields.managers_after_update(
+            if managers is None:
+                managers = managed_fields.managers_after_update(
                     resource, old.object, new, document, self._field_manager(request, managed_fields.UPDATE)
                 )
             if not subresource:
                 new = self._chain.reserve(admission, new, transaction)
-            new = managed_fields.with_managed_fields(new, owners)
+            new = managed_fields.with_managed_fields(new, managers)
             check_size(new, len(old.data))
 
         def respond(stored: tuple[Any, ...]) -> Response:
             obj = _object_after(resource, stored, new, old, is_dry_run=is_dry_run)
             return self._answer(200, request, obj, body.warnings)
 
-        return Decision(respond, _changes(resource, new, old, transaction.changes), is_dry_run)
+        return WriteDecision(respond, _changes(resource, new, old, transaction.changes), is_dry_run)
 
     def _admission(
         self, operation: Operation, request: Request, old: Any, grace_period_seconds: int | None = None
@@ -292,7 +294,7 @@ class Registry:
             return Response(200, msgspec.json.encode(scale.scale_of(resource.scale, self._old(request).object)))
         return await self._commit(request, lambda: self._decide_scale(verb, request))
 
-    def _decide_scale(self, verb: str, request: Request) -> Decision[Response]:
+    def _decide_scale(self, verb: str, request: Request) -> WriteDecision[Response]:
         resource, old, is_dry_run = request.info.resource, self._old(request), dry_run(request.query)
         subresource = resource.scale
         assert subresource is not None
@@ -304,16 +306,16 @@ class Registry:
             document = _patched(request, before, merge_schema_of(Scale))
         desired = scale.decode_scale(resource, request.info.name, document)
         new = strategy.prepare_update(resource, scale.with_scale(subresource, old.object, desired), old.object)
-        owners = managed_fields.managers_after_update(
+        managers = managed_fields.managers_after_update(
             resource, old.object, new, {}, self._field_manager(request, managed_fields.UPDATE)
         )
-        new = managed_fields.with_managed_fields(new, owners)
+        new = managed_fields.with_managed_fields(new, managers)
 
         def respond(stored: tuple[Any, ...]) -> Response:
             obj = _object_after(resource, stored, new, old, is_dry_run=is_dry_run)
             return Response(200, msgspec.json.encode(scale.scale_of(subresource, obj)))
 
-        return Decision(respond, _changes(resource, new, old), is_dry_run)
+        return WriteDecision(respond, _changes(resource, new, old), is_dry_run)
 
     # --- deleting --------------------------------------------------------------------------------------------------
 
@@ -322,7 +324,7 @@ class Registry:
         options, resource = parse_delete_options(request), request.info.resource
         is_dry_run = dry_run(request.query) or bool(options.dry_run)
 
-        def decide() -> Decision[tuple[Any, bool]]:
+        def decide() -> WriteDecision[tuple[Any, bool]]:
             old = self._old(request)
             self._validate_delete(request, old, options)
             strategy.check_preconditions(resource, old.object, options)
@@ -344,10 +346,10 @@ class Registry:
         items = []
         for record in selected:
 
-            def decide(key: Key = record.key) -> Decision[Record | None]:
+            def decide(key: Key = record.key) -> WriteDecision[Record | None]:
                 old = self._latest(resource, key)
                 if old is None:
-                    return Decision(lambda _: None, is_dry_run=True)
+                    return WriteDecision(lambda _: None, is_dry_run=True)
                 self._validate_delete(request, old, options)
                 decision = self._decide_delete(resource, old, options, is_dry_run=is_dry_run)
 
@@ -355,7 +357,7 @@ class Registry:
                     obj, _ = decision.respond(stored)
                     return Record(key, old.revision, msgspec.json.encode(obj), resource.type, obj)
 
-                return Decision(respond, decision.changes, is_dry_run)
+                return WriteDecision(respond, decision.changes, is_dry_run)
 
             deleted = await guaranteed_update(self._store, resource, record.key.name, decide)
             if deleted is not None:
@@ -370,7 +372,7 @@ class Registry:
 
     def _decide_delete(
         self, resource: AnyResource, old: Record, options: DeleteOptions, *, is_dry_run: bool
-    ) -> Decision[tuple[Any, bool]]:
+    ) -> WriteDecision[tuple[Any, bool]]:
         """Decide a deletion. The response is the object in its last state, and whether it is gone."""
         obj = old.object
         node_name = obj.spec.node_name if isinstance(obj, Pod) else ""
@@ -383,13 +385,15 @@ class Registry:
             def respond_gone(stored: tuple[Any, ...]) -> tuple[Any, bool]:
                 return resource.from_stored(stored[0]) if stored else obj, True
 
-            return Decision(respond_gone, (Delete(old.key, resource.to_stored(obj), expect=old.revision),), is_dry_run)
+            return WriteDecision(
+                respond_gone, (Delete(old.key, resource.to_stored(obj), expect=old.revision),), is_dry_run
+            )
         new = resource.from_stored(remaining)
 
         def respond_marked(stored: tuple[Any, ...]) -> tuple[Any, bool]:
             return _object_after(resource, stored, new, old, is_dry_run=is_dry_run), False
 
-        return Decision(respond_marked, _changes(resource, new, old), is_dry_run)
+        return WriteDecision(respond_marked, _changes(resource, new, old), is_dry_run)
 
     # --- helpers ---------------------------------------------------------------------------------------------------
 

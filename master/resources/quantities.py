@@ -40,7 +40,11 @@ def limits(container: Container) -> RawQuantities:
 
 
 def pod_total(spec: PodSpec, part: ContainerPart) -> dict[str, Amount]:
-    """Return the total of a pod. Init containers run before the others; a container without a value counts 0."""
+    """Return the total of a pod: the most that its containers need at the same time (`pod_request`).
+
+    Sidecars run beside the containers that start after them, other init containers before the containers of the pod. A
+    container without a value counts 0.
+    """
     containers = (*spec.containers, *spec.init_containers)
     totals: dict[str, Amount] = {}
     for name in dict.fromkeys(name for container in containers for name in part(container)):

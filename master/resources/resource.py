@@ -1,4 +1,4 @@
-"""Declaration of a resource: its type, strategy, columns and subresources. Pure.
+"""Declaration of a resource: its type, columns, validation, preparation of writes, and subresources. Pure.
 
 A resource is declared in one file, as one `Resource`; the rest of the master knows resources only through this type.
 """

@@ -16,11 +16,10 @@ from master.auth.attributes import User
 from master.auth.authentication import Authenticator
 from master.auth.authorization import Authorizer
 from master.auth.service_account_tokens import TokenSigner
-from master.registry import request
 from master.registry.metrics import MetricsReader
 from master.registry.projects import ProjectRequests
 from master.registry.registry import Registry
-from master.registry.request import Request, Response
+from master.registry.request import Request, Response, check_verb, dry_run, field_manager
 from master.resources.resource import READ_VERBS, SCALE
 from master.resources.scheme import COMPUTED
 from master.serialization import negotiation
@@ -88,12 +87,12 @@ class Handlers:
         is_served = not info.subresource or info.resource.subresource(info.subresource) is not None
         if is_served and http.method not in ("GET", "HEAD"):
             body = await self._read_document(http, content_type)
-        resource_request = Request(
+        request = Request(
             info,
             http.query,
             accept=http.headers.get("Accept", ""),
             content_type=content_type,
-            field_manager=request.field_manager(http.query, http.headers),
+            field_manager=field_manager(http.query, http.headers),
             user=user,
             name_filter=self._authorizer.list_filter(user, info.resource),
             body=body,
@@ -102,9 +101,9 @@ class Handlers:
         if verb == "watch":
             if http.method == "HEAD" or "watch" not in info.resource.verbs:
                 raise errors.method_not_allowed()
-            return await self._watches.serve(http, watch.parse_watch_options(resource_request))
+            return await self._watches.serve(http, watch.parse_watch_options(request))
         try:
-            response = await self._operate(verb, resource_request)
+            response = await self._operate(verb, request)
         except errors.StatusError:
             if verb not in READ_VERBS:
                 # The error may be based on writes that are not yet durable. Wait for them, so that a client that reads
@@ -116,10 +115,10 @@ class Handlers:
             status=response.status, body=response.body, content_type="application/json", headers=headers
         )
 
-    async def _operate(self, verb: str, resource_request: Request) -> Response:
-        resource, subresource_name = resource_request.info.resource, resource_request.info.subresource
+    async def _operate(self, verb: str, request: Request) -> Response:
+        resource, subresource_name = request.info.resource, request.info.subresource
         if resource in COMPUTED:
-            return await self._metrics.answer(verb, resource_request)
+            return await self._metrics.answer(verb, request)
         subresource = resource.subresource(subresource_name)
         if subresource_name and (subresource is None or subresource.proxied):
             # Proxied subresources have a route of their own; a path that only decodes to one is not found.
@@ -127,19 +126,19 @@ class Handlers:
         if subresource is not None and verb not in subresource.verbs:
             raise errors.method_not_allowed()
         if subresource_name == SCALE:
-            return await self._registry.scale(verb, resource_request)
+            return await self._registry.scale(verb, request)
         if subresource is not None and subresource.replace is None:
-            return await self._subresource_handlers[resource.kind, subresource_name](resource_request)
-        return await self._operate_on_objects(verb, resource_request)
+            return await self._subresource_handlers[resource.kind, subresource_name](request)
+        return await self._operate_on_objects(verb, request)
 
-    async def _operate_on_objects(self, verb: str, resource_request: Request) -> Response:
-        info = resource_request.info
+    async def _operate_on_objects(self, verb: str, request: Request) -> Response:
+        info = request.info
         if not info.subresource:
-            request.check_verb(verb, info)
+            check_verb(verb, info)
         if verb == "get":
-            return self._registry.get(resource_request)
+            return self._registry.get(request)
         if verb == "list":
-            return self._registry.list_all(resource_request)
+            return self._registry.list_all(request)
         operations = {
             "create": self._registry.create,
             "update": self._registry.update,
@@ -147,7 +146,7 @@ class Handlers:
             "delete": self._registry.delete,
             "deletecollection": self._registry.delete_all,
         }
-        return await operations[verb](resource_request)
+        return await operations[verb](request)
 
     async def _read_document(self, http: web.Request, content_type: str) -> Any:
         """Read the body as a document. YAML is decoded in a thread, because it takes long."""
@@ -184,8 +183,9 @@ class Handlers:
         if http.method != "POST":
             raise errors.method_not_allowed()
         document = await self._read_document(http, _content_type(http))
-        dry_run = request.dry_run(http.query)
-        response = await self._project_requests.create(self._authorizer.requester(user), document, dry_run=dry_run)
+        response = await self._project_requests.create(
+            self._authorizer.requester(user), document, dry_run=dry_run(http.query)
+        )
         return web.Response(status=response.status, body=response.body, content_type="application/json")
 
     async def proxy(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:

@@ -75,7 +75,12 @@ def subnet(name: str, network: str, ip: str = "10.245.2.3", uid: str | None = No
 
 
 def service(name: str = "web", **spec: Any) -> Service:
+    """Return a Service with defaults. `spec` has fields by their JSON names, such as `clusterIP`.
+
+    A field that a Service does not have fails the test.
+    """
     document = {"metadata": {"name": name, "namespace": "red"}, "spec": {"ports": [{"port": 80}], **spec}}
     result, problems, _ = decode(Service, document)
     assert result is not None, problems
+    assert not problems
     return default(result)

@@ -23,6 +23,7 @@ def needs(cpu: str, *, sidecar: bool = False, limit: bool = False) -> Container:
         ([needs("100m", sidecar=True)], ["100m", "200m"], 400),
         ([needs("500m"), needs("100m", sidecar=True)], ["100m"], 500),
         ([needs("100m", sidecar=True), needs("500m")], ["100m"], 600),
+        ([needs("300m", sidecar=True), needs("500m"), needs("400m", sidecar=True)], ["50m"], 800),
     ],
 )
 def test_pod_request_includes_init_containers_and_sidecars(init: list[Container], own: list[str], wanted: int) -> None:
@@ -35,6 +36,12 @@ def test_pod_limit_exists_only_when_every_container_has_one() -> None:
     assert pod_limit(PodSpec(containers=(container, two)), cpu_limit) == 300
     assert pod_limit(PodSpec(containers=(container, needs(""))), cpu_limit) == 0
     assert pod_limit(PodSpec(init_containers=(needs(""),), containers=(container,)), cpu_limit) == 0
+
+
+def test_pod_limit_includes_an_init_container_beside_an_earlier_sidecar() -> None:
+    sidecar, init = needs("300m", sidecar=True, limit=True), needs("500m", limit=True)
+    spec = PodSpec(init_containers=(sidecar, init), containers=(needs("100m", limit=True),))
+    assert pod_limit(spec, cpu_limit) == 800
 
 
 def test_limit_without_a_request_is_the_request() -> None:

@@ -132,10 +132,15 @@ def test_null_field_means_absent() -> None:
 
 
 def test_stored_fields_without_effect_cause_warnings() -> None:
-    document = pod(containers=[{"name": "a", "image": "b", "resizePolicy": [1]}], overhead={"a": 1})
+    document = pod(
+        containers=[{"name": "a", "image": "b", "resizePolicy": [1]}],
+        overhead={"a": 1},
+        resources={"requests": {"cpu": "1"}},
+    )
     warnings = decode(Pod, document)[2]
     assert [warning.partition(":")[0] for warning in warnings] == [
         "spec.overhead",
+        "spec.resources",
         "spec.containers[0].resizePolicy",
     ]
 

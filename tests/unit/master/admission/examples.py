@@ -13,10 +13,15 @@ from master.resources.scheme import BY_KIND
 
 
 def decoded(kind: type[Any], **document: Any) -> Any:
+    """Return an object with defaults. `document` has fields by their JSON names, such as `initContainers`.
+
+    A field that the kind does not have fails the test.
+    """
     rules = BY_KIND[kind.KIND].rules
     metadata = {"name": "x", "namespace": "red", **document.pop("metadata", {})}
     obj, problems, _ = decode(kind, {"metadata": metadata, **document}, rules)
     assert obj is not None, problems
+    assert not problems
     return default(obj, rules)
 
 

@@ -67,6 +67,10 @@ PODS = [
         {"requests.cpu": "1100m", "cpu": "1100m", "limits.memory": "64Mi", "requests.memory": "64Mi", "memory": "64Mi"},
     ),
     (pod({"requests": {"cpu": "1"}}, init=({"requests": {"cpu": "3"}}, {"requests": {"cpu": "2"}})), {"cpu": "3"}),
+    (pod({"requests": {"cpu": "100m"}}, initContainers=[
+        {"name": "side", "image": "i:1", "restartPolicy": "Always", "resources": {"requests": {"cpu": "300m"}}},
+        {"name": "init", "image": "i:1", "resources": {"requests": {"cpu": "500m"}}}]),
+     {"requests.cpu": "800m", "cpu": "800m"}),
     (pod({"requests": {"example.org/gpu": "2"}, "limits": {"example.org/gpu": "2"}}),
      {"requests.example.org/gpu": "2"}),
     (pod({"limits": {"ephemeral-storage": "1Gi"}}), {"limits.ephemeral-storage": "1Gi", "ephemeral-storage": "1Gi"}),

@@ -30,7 +30,7 @@ from master.resources.merge_schema import merge_schema_of
 CONFIG_MAP, POD = merge_schema_of(ConfigMap), merge_schema_of(Pod)
 
 
-def owner(manager: str, operation: str = APPLY, fields: Any = None) -> FieldManager:
+def field_manager(manager: str, operation: str = APPLY, fields: Any = None) -> FieldManager:
     return FieldManager(manager, operation, "", "v1", "2026-01-01T00:00:00Z", from_fields(fields or {}))
 
 
@@ -43,13 +43,13 @@ def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
 
 
 def fields(result: Applied, manager: str) -> Any:
-    return next(to_fields(field_manager.fields) for field_manager in result.owners if field_manager.manager == manager)
+    return next(to_fields(entry.fields) for entry in result.managers if entry.manager == manager)
 
 
 def test_apply_create_owns_the_fields_of_its_body() -> None:
-    result = apply({}, config_map(k="1"), CONFIG_MAP, (), owner("m1"))
+    result = apply({}, config_map(k="1"), CONFIG_MAP, (), field_manager("m1"))
     assert result.document == config_map(k="1")
-    assert format_managers(result.owners) == [
+    assert format_managers(result.managers) == [
         {
             "manager": "m1",
             "operation": "Apply",
@@ -62,22 +62,22 @@ def test_apply_create_owns_the_fields_of_its_body() -> None:
 
 
 def test_apply_of_an_owned_field_conflicts_unless_forced() -> None:
-    first = apply({}, config_map(k="1"), CONFIG_MAP, (), owner("m1"))
-    second = apply(first.document, config_map(k="2"), CONFIG_MAP, first.owners, owner("m2"))
-    assert [(conflict.owner.manager, format_path(conflict.path)) for conflict in second.conflicts] == [
+    first = apply({}, config_map(k="1"), CONFIG_MAP, (), field_manager("m1"))
+    second = apply(first.document, config_map(k="2"), CONFIG_MAP, first.managers, field_manager("m2"))
+    assert [(conflict.manager.manager, format_path(conflict.path)) for conflict in second.conflicts] == [
         ("m1", ".data.k")
     ]
     assert second.document["data"] == {"k": "2"}
-    assert [format_manager["manager"] for format_manager in format_managers(second.owners)] == ["m2"]
+    assert [format_manager["manager"] for format_manager in format_managers(second.managers)] == ["m2"]
 
 
 def test_equal_value_is_owned_by_both_managers_until_both_remove_it() -> None:
-    first = apply({}, config_map(k="1", x="1"), CONFIG_MAP, (), owner("m1"))
-    second = apply(first.document, config_map(k="1"), CONFIG_MAP, first.owners, owner("m2"))
+    first = apply({}, config_map(k="1", x="1"), CONFIG_MAP, (), field_manager("m1"))
+    second = apply(first.document, config_map(k="1"), CONFIG_MAP, first.managers, field_manager("m2"))
     assert not second.conflicts
-    third = apply(second.document, config_map(), CONFIG_MAP, second.owners, owner("m1"))
+    third = apply(second.document, config_map(), CONFIG_MAP, second.managers, field_manager("m1"))
     assert third.document["data"] == {"k": "1"}
-    fourth = apply(third.document, config_map(), CONFIG_MAP, third.owners, owner("m2"))
+    fourth = apply(third.document, config_map(), CONFIG_MAP, third.managers, field_manager("m2"))
     assert fourth.document["data"] == {}
 
 
@@ -86,7 +86,7 @@ def test_keyed_list_items_are_owned_individually() -> None:
         {"name": "a", "image": "i", "env": [{"name": "X", "value": "1"}]},
         {"name": "b", "image": "j"},
     )
-    first = apply({}, pod(first_container), POD, (), owner("m1"))
+    first = apply({}, pod(first_container), POD, (), field_manager("m1"))
     assert fields(first, "m1") == {
         "f:spec": {
             "f:containers": {
@@ -99,32 +99,32 @@ def test_keyed_list_items_are_owned_individually() -> None:
             }
         }
     }
-    second = apply(first.document, pod(two), POD, first.owners, owner("m2"))
+    second = apply(first.document, pod(two), POD, first.managers, field_manager("m2"))
     assert second.document["spec"]["containers"] == [first_container, two]
-    third = apply(second.document, pod({"name": "a", "image": "i"}), POD, second.owners, owner("m1"))
+    third = apply(second.document, pod({"name": "a", "image": "i"}), POD, second.managers, field_manager("m1"))
     assert third.document["spec"]["containers"] == [{"name": "a", "image": "i", "env": []}, two]
-    last = apply(third.document, pod(), POD, third.owners, owner("m2"))
+    last = apply(third.document, pod(), POD, third.managers, field_manager("m2"))
     assert last.document["spec"]["containers"] == [{"name": "a", "image": "i", "env": []}]
 
 
 def test_list_item_is_kept_while_any_part_is_owned() -> None:
-    first = apply({}, pod({"name": "a", "image": "i"}), POD, (), owner("m1"))
-    second = apply(first.document, pod({"name": "a", "tty": True}), POD, first.owners, owner("m2"))
-    third = apply(second.document, pod(), POD, second.owners, owner("m1"))
+    first = apply({}, pod({"name": "a", "image": "i"}), POD, (), field_manager("m1"))
+    second = apply(first.document, pod({"name": "a", "tty": True}), POD, first.managers, field_manager("m2"))
+    third = apply(second.document, pod(), POD, second.managers, field_manager("m1"))
     assert third.document["spec"]["containers"] == [{"name": "a", "tty": True}]
 
 
 def test_ports_are_keyed_by_number_and_defaulted_protocol() -> None:
     tcp, udp = {"containerPort": 53}, {"containerPort": 53, "protocol": "UDP"}
-    first = apply({}, pod({"name": "a", "ports": [tcp, udp]}), POD, (), owner("m1"))
+    first = apply({}, pod({"name": "a", "ports": [tcp, udp]}), POD, (), field_manager("m1"))
     live = pod({"name": "a", "ports": [{"containerPort": 53, "protocol": "TCP"}, udp]})
-    second = apply(live, pod({"name": "a", "ports": [tcp]}), POD, first.owners, owner("m1"))
+    second = apply(live, pod({"name": "a", "ports": [tcp]}), POD, first.managers, field_manager("m1"))
     assert second.document["spec"]["containers"][0]["ports"] == [{"containerPort": 53, "protocol": "TCP"}]
 
 
 def test_fields_before_the_first_apply_belong_to_a_manager() -> None:
-    result = apply(config_map(k="1", x="1"), config_map(k="2"), CONFIG_MAP, (), owner("m1"))
-    assert [(conflict.owner.manager, format_path(conflict.path)) for conflict in result.conflicts] == [
+    result = apply(config_map(k="1", x="1"), config_map(k="2"), CONFIG_MAP, (), field_manager("m1"))
+    assert [(conflict.manager.manager, format_path(conflict.path)) for conflict in result.conflicts] == [
         (BEFORE_FIRST_APPLY, ".data.k")
     ]
     assert fields(result, BEFORE_FIRST_APPLY) == {"f:data": {"f:x": {}}}
@@ -132,13 +132,13 @@ def test_fields_before_the_first_apply_belong_to_a_manager() -> None:
 
 def test_update_takes_ownership_of_changed_fields() -> None:
     old, new = config_map(k="1", x="1"), config_map(k="2", y="1")
-    assert track_update(old, new, CONFIG_MAP, (), owner("edit", UPDATE)) == ()
-    first = apply({}, old, CONFIG_MAP, (), owner("m1"))
-    after = track_update(old, new, CONFIG_MAP, first.owners, owner("edit", UPDATE))
+    assert track_update(old, new, CONFIG_MAP, (), field_manager("edit", UPDATE)) == ()
+    first = apply({}, old, CONFIG_MAP, (), field_manager("m1"))
+    after = track_update(old, new, CONFIG_MAP, first.managers, field_manager("edit", UPDATE))
     assert {
         field_manager.manager: to_fields(field_manager.fields) for field_manager in after if field_manager.fields
     } == {"edit": {"f:data": {"f:k": {}, "f:y": {}}}}
-    again = track_update(new, config_map(k="2"), CONFIG_MAP, after, owner("edit", UPDATE))
+    again = track_update(new, config_map(k="2"), CONFIG_MAP, after, field_manager("edit", UPDATE))
     assert {
         field_manager.manager: to_fields(field_manager.fields) for field_manager in again if field_manager.fields
     } == {"edit": {"f:data": {"f:k": {}}}}
@@ -156,13 +156,13 @@ FIELD_VALUES = st.dictionaries(NAMES, st.sampled_from(["1", "2"]), max_size=3)
 @given(st.lists(st.tuples(st.sampled_from(["m1", "m2"]), FIELD_VALUES), max_size=6))
 def test_any_sequence_of_forced_applies_yields_the_owners_values(writes: list[tuple[str, dict[str, str]]]) -> None:
     document: dict[str, Any] = {}
-    owners: tuple[FieldManager, ...] = ()
+    managers: tuple[FieldManager, ...] = ()
     for manager, data in writes:
-        result = apply(document, config_map(**data), CONFIG_MAP, owners, owner(manager))
+        result = apply(document, config_map(**data), CONFIG_MAP, managers, field_manager(manager))
         assert {key: result.document["data"][key] for key in data} == data
         document = result.document
-        owners = managers_in({"metadata": {"managedFields": format_managers(result.owners)}})
-        owned = {step[1] for field_manager in owners for step in field_manager.fields if len(step) == 2}
+        managers = managers_in({"metadata": {"managedFields": format_managers(result.managers)}})
+        owned = {step[1] for entry in managers for step in entry.fields if len(step) == 2}
         assert owned == {f"f:{key}" for key in document["data"]}
 
 

@@ -13,7 +13,7 @@ from api.core.placement import (
     NodeSelectorTerm,
     Toleration,
 )
-from api.core.pod import ContainerPort, Pod
+from api.core.pod import Container, ContainerPort, Pod, ResourceRequirements
 from master.controllers.scheduling.algorithm import Scheduled, Unschedulable, schedule
 from tests.unit.master.examples import node, pod
 
@@ -68,6 +68,19 @@ def test_pod_requests_must_fit_into_remaining_resources() -> None:
     pods = [pod("p1", requests={"cpu": "600m"}), pod("p2", requests={"cpu": "500m"}), pod("p3", requests={"cpu": "1m"})]
     assert answers(nodes, pods) == {"p1": "a", "p2": "b", "p3": "a"}
     assert "Insufficient memory" in answers(nodes, [pod("big", requests={"memory": "2Gi"})])["big"]
+
+
+def test_init_container_must_fit_beside_an_earlier_sidecar() -> None:
+    def container(cpu: str, restart_policy: str | None = None) -> Container:
+        return Container(resources=ResourceRequirements(requests={"cpu": cpu}), restart_policy=restart_policy)
+
+    wanted = pod("p", requests={"cpu": "100m"})
+    wanted = replace(
+        wanted, spec=replace(wanted.spec, init_containers=(container("300m", "Always"), container("500m")))
+    )
+    small, large = (node(name, capacity={"cpu": cpu, "memory": "1Gi"}) for name, cpu in (("a", "799m"), ("b", "800m")))
+    assert answers([small, large], [wanted]) == {"p": "b"}
+    assert "Insufficient cpu" in answers([small], [wanted])["p"]
 
 
 def test_missing_nodes_are_reported() -> None:
