@@ -18,7 +18,7 @@ MAX_ATTEMPTS = 5
 
 @dataclass(frozen=True, slots=True)
 class WriteDecision(Generic[T]):
-    """The decision about a request that writes: its changes, and the function that makes its response of the stored objects."""
+    """The changes that a request writes, and the function that makes its response of the stored objects."""
 
     respond: Callable[[tuple[Any, ...]], T]
     """Gets the stored objects in the order of `changes`; nothing for a dry run."""
