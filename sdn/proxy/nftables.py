@@ -8,6 +8,7 @@ change of its elements, which nft makes without reading anything back; a packet 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -18,6 +19,8 @@ from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, Se
 from sdn.proxy.service_ports import ProxyConfig
 
 TABLE = "podlane-services"
+TEMPORARY_TABLE = "podlane-services-upgrade"
+"""Has the same rules while the table of another version is replaced."""
 
 MASQUERADE = 0x4000
 """Bit of a packet's mark that requests masquerading, from one hook to the next; kube-proxy uses the same bit."""
@@ -95,12 +98,15 @@ def services_table(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_
     return f"{_declarations()}{_rules(config, proxy_port)}{_chains(chains)}{_element_commands('add', elements)}"
 
 
-def recreated_table(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_port: int = 0) -> str:
-    """Return commands that delete another version's table of the same name first, in the same transaction.
+def recreated_table(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_port: int = 0) -> tuple[str, str, str]:
+    """Return the commands that replace another version's table of the same name, in three transactions.
 
-    Session affinities are lost; connections stay.
+    A packet may pass the rules of one ruleset and the sets of the next, which then have no element for it. Therefore
+    a second table has the same rules in the meantime. Session affinities are lost; connections stay.
     """
-    return f"add table ip {TABLE}\ndelete table ip {TABLE}\n{services_table(config, ports, proxy_port)}"
+    text = services_table(config, ports, proxy_port)
+    temporary = re.sub(rf"\bip {TABLE}\b", f"ip {TEMPORARY_TABLE}", text)
+    return temporary, f"add table ip {TABLE}\ndelete table ip {TABLE}\n{text}", f"delete table ip {TEMPORARY_TABLE}\n"
 
 
 def table_update(config: ProxyConfig, change: ServicePortChange, proxy_port: int = 0) -> str:

@@ -11,7 +11,15 @@ from sdn.drivers.nftables import Nftables, NftablesMonitor
 from sdn.model.host import ConntrackEntry
 from sdn.model.service_port import ServicePortChange, ServicePortInfo
 from sdn.proxy.conntrack import UdpFrontends, changed_udp_frontends, stale_entries, udp_frontends
-from sdn.proxy.nftables import SETS, TABLE, node_ip_update, recreated_table, services_table, table_update
+from sdn.proxy.nftables import (
+    SETS,
+    TABLE,
+    TEMPORARY_TABLE,
+    node_ip_update,
+    recreated_table,
+    services_table,
+    table_update,
+)
 from sdn.proxy.service_ports import ProxyConfig
 from sdn.proxy.userspace.proxier import UserspaceProxier
 
@@ -62,8 +70,8 @@ class NftablesBackend:
     async def sync(self, config: ProxyConfig, ports: Collection[ServicePortInfo]) -> bool:
         """Replace the contents of the table. Connections and session affinities stay.
 
-        A table of another version is replaced as a whole; connections stay, session affinities are lost. Returns True
-        if the table may have been different.
+        A table of another version is replaced as a whole; connections stay, session affinities are lost. What an
+        interrupted replacement has left is deleted. Returns True if the table may have been different.
         """
         was_modified, self._config = not self.is_unmodified(), None
         with self._monitor.suspended():
@@ -84,7 +92,10 @@ class NftablesBackend:
                 reason = str(error)
         if reason:
             log.warning("replacing nftables table of another version", extra={"table": TABLE, "reason": reason})
-            await self._nftables.run(recreated_table(config, ports, self._proxy_port))
+            for text in recreated_table(config, ports, self._proxy_port):
+                await self._nftables.run(text)
+        elif await self._nftables.list_sets("ip", TEMPORARY_TABLE):
+            await self._nftables.run(f"delete table ip {TEMPORARY_TABLE}")
 
     async def update(self, config: ProxyConfig, change: ServicePortChange) -> None:
         """Change the elements of removed and added ports, and of removed and added nodes."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from api.core.services import ServicePort
 from lab.process import run
 from lab.topology import EXTERNAL_IP_NETWORK
+from sdn.proxy.nftables import TEMPORARY_TABLE
 from tests.testbed.netns.packet_world import PacketWorld, running_world
 from tests.testbed.netns.services import TARGET_PORT, answering, create_service, register, wait_for_answer
 from tests.testbed.wait import wait_until
@@ -155,7 +156,7 @@ def remains(cluster: PacketWorld) -> list[str]:
     listed = cluster.in_node(NODE, "nft", "list", "table", "ip", "podlane-services")
     left += [name for name in re.findall(r"^\t(?:set|map) (\S+) {", listed, re.MULTILINE) if name in PREVIOUS_SETS]
     left += [name for name in re.findall(r"^\tchain (\S+) {", listed, re.MULTILINE) if PREVIOUS_CHAIN.fullmatch(name)]
-    return left
+    return left + re.findall(TEMPORARY_TABLE, cluster.in_node(NODE, "nft", "list", "tables"))
 
 
 def table_names(cluster: PacketWorld) -> dict[int, str]:
