@@ -67,17 +67,19 @@ async def _fan_out(server: ApiServer, client: Client, say: Say) -> list[Measurem
             before = resident(server)
             with RawWatches(server.url, context, path, count) as ours:
                 grown = (resident(server) - before) / count / 1000
-                samples = [await _told(ours, _write(client, f"e{count}-{number}")) for number in range(EVENTS)]
+                samples = [
+                    await _delivery_milliseconds(ours, _write(client, f"e{count}-{number}")) for number in range(EVENTS)
+                ]
             with RawWatches(peer, context, "/watch", count) as raw_watches:
                 async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context)) as http:
-                    floor = [await _told(raw_watches, _shout(http, peer)) for _ in range(EVENTS)]
+                    floor = [await _delivery_milliseconds(raw_watches, _shout(http, peer)) for _ in range(EVENTS)]
             what, bare = f"one event to {count} watches, the last one", "aiohttp alone, TLS"
             figures.append(Measurement(what, "ms", tuple(samples), budget, bare, tuple(floor)))
             figures.append(Measurement(f"master, growth per watch, {count} watches", "KB", (grown,)))
     return figures
 
 
-async def _told(watches: RawWatches, event: Awaitable[None]) -> float:
+async def _delivery_milliseconds(watches: RawWatches, event: Awaitable[None]) -> float:
     """Milliseconds from the request until the last watch has the event."""
     begin = time.monotonic()
     telling = asyncio.create_task(asyncio.to_thread(watches.last_after, begin))

@@ -29,8 +29,8 @@ class BarePods:
         rows = [
             self._client.inspect_container(container["Id"]) for container in self._client.containers(filters=filters)
         ]
-        self._box = _wish(next(container for container in rows if container["HostConfig"]["NetworkMode"] == "none"))
-        self._main = _wish(next(container for container in rows if container["HostConfig"]["NetworkMode"] != "none"))
+        self._box = _config(next(container for container in rows if container["HostConfig"]["NetworkMode"] == "none"))
+        self._main = _config(next(container for container in rows if container["HostConfig"]["NetworkMode"] != "none"))
         self._made: list[str] = []
 
     def make(self, name: str) -> float:
@@ -70,7 +70,7 @@ class BarePods:
         return identity
 
 
-def _wish(container: dict[str, Any]) -> dict[str, Any]:
+def _config(container: dict[str, Any]) -> dict[str, Any]:
     """Return the configuration to create such a container again."""
     return {**container["Config"], "HostConfig": container["HostConfig"], "Labels": {}}
 

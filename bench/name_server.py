@@ -37,13 +37,13 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
         for what, queries in questions.items():
             say(f"{what}: {ROUNDS} rounds of {QUESTIONS:,} questions")
             rates, floors, cores, clients = [], [], [], []
-            _ask(server, queries, len(queries))
+            _send_queries(server, queries, len(queries))
             for _ in range(ROUNDS):
-                rate, core, client = _ask(server, queries, QUESTIONS)
+                rate, core, client = _send_queries(server, queries, QUESTIONS)
                 rates.append(rate)
                 cores.append(core)
                 clients.append(client)
-                floors.append(_ask(bare, queries, QUESTIONS)[0])
+                floors.append(_send_queries(bare, queries, QUESTIONS)[0])
             figures.append(
                 Measurement(f"names: {what}", "answers/s", tuple(rates), "20,000", "UDP echo", tuple(floors))
             )
@@ -91,7 +91,7 @@ def _process(kind: str) -> Iterator[tuple[psutil.Process, int]]:
             child.kill()
 
 
-def _ask(server: tuple[psutil.Process, int], questions: list[bytes], count: int) -> tuple[float, float, float]:
+def _send_queries(server: tuple[psutil.Process, int], questions: list[bytes], count: int) -> tuple[float, float, float]:
     """Send queries, several in flight. Return answers a second by the clock, by the server's and by the client's
     processor time.
     """

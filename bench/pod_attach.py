@@ -157,7 +157,7 @@ async def _rounds(
 ) -> list[Measurement]:
     times = Times([], [], [], [], [], [], [])
     for number in range(ROUNDS):
-        await _one(pods, floor, spaces[number % len(spaces)], target, times)
+        await _measure_pod(pods, floor, spaces[number % len(spaces)], target, times)
     for _ in range(BURSTS):
         await _burst(pods, floor, spaces, times)
     single, many = budgets
@@ -171,7 +171,7 @@ async def _rounds(
     ]
 
 
-async def _one(pods: Pods, floor: Floor, space: str, target: IPv4Address, times: Times) -> None:
+async def _measure_pod(pods: Pods, floor: Floor, space: str, target: IPv4Address, times: Times) -> None:
     with _echo_socket(space) as wire:
         begin = time.perf_counter()
         await pods.attach(space)

@@ -62,7 +62,7 @@ async def _query(client: Client, node: str, request: ServicesRequest) -> Service
 
 def text(answer: ServicesResult, all_endpoints: bool) -> str:
     """Return the ports as a table, then the number of omitted ports and a line for each rejection."""
-    rows = [_row(port, len(port.cluster_endpoints) if all_endpoints else MAX_SHOWN) for port in answer.ports]
+    rows = [_cells(port, len(port.cluster_endpoints) if all_endpoints else MAX_SHOWN) for port in answer.ports]
     lines = [table(HEADS, rows) if rows else "no services"]
     if answer.omitted_ports:
         lines.append(f"and {answer.omitted_ports} ports more: name a project")
@@ -72,7 +72,7 @@ def text(answer: ServicesResult, all_endpoints: bool) -> str:
     return "\n".join(lines)
 
 
-def _row(port: ServicePortReport, max_shown: int) -> tuple[str, ...]:
+def _cells(port: ServicePortReport, max_shown: int) -> tuple[str, ...]:
     name = f"{port.name} " if port.name else ""
     return (
         port.service,

@@ -44,7 +44,7 @@ class Supervisor:
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._child_died.set)
         if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             _log("orphans will not be reaped: prctl is refused")
-        tasks = [asyncio.create_task(self._keep(process)) for process in processes(self._lab)]
+        tasks = [asyncio.create_task(self._supervise(process)) for process in processes(self._lab)]
         reaping = asyncio.create_task(self._reap())
         await stop.wait()
         for task in [*tasks, reaping]:
@@ -52,7 +52,7 @@ class Supervisor:
         await asyncio.gather(*tasks, reaping, return_exceptions=True)
         await self._end()
 
-    async def _keep(self, process: Process) -> None:
+    async def _supervise(self, process: Process) -> None:
         while True:
             while not all(path.exists() for path in process.needs):
                 await asyncio.sleep(POLL_SECONDS)

@@ -61,10 +61,10 @@ def main() -> int:
         node.tokens()
         asker = Asker(node.command_prefix, node.root / "admin")
         run_specs(asker, focus, tuple(pattern for pattern, _ in NOT_ASKED), reports)
-    return _told(reports, focus)
+    return _report(reports, focus)
 
 
-def _told(reports: Path, focus: str) -> int:
+def _report(reports: Path, focus: str) -> int:
     rows = tuple(results(reports))
     requested = {result.spec for result in rows}
     specs = meant(names(reports), focus)

@@ -77,18 +77,18 @@ class Components(WithKubelet, OwnNode):
         settings |= {"rotateCertificates": True, "serverTLSBootstrap": True, "port": 10260}
         self._start_kubelet(settings, NODE_IP, f"--bootstrap-kubeconfig={home}/token", f"--kubeconfig={home}/{KUBELET}")
 
-    def said(self, component: str) -> str:
+    def log(self, component: str) -> str:
         """Return the log of a component."""
         return (self.root / f"{component}.log").read_text(errors="replace")
 
     def refusals(self, component: str) -> list[str]:
         """Lines of its log about requests that our master did not answer as Kubernetes does."""
-        return [line for line in self.said(component).splitlines() if REFUSED.search(line)]
+        return [line for line in self.log(component).splitlines() if REFUSED.search(line)]
 
     def unsynced(self, component: str) -> set[str]:
         """Return the caches for which a component waits."""
-        waits = re.findall(r"Waiting for caches to sync for (.+?) *$", self.said(component), re.MULTILINE)
-        synced = re.findall(r"Caches are synced for (.+?) *$", self.said(component), re.MULTILINE)
+        waits = re.findall(r"Waiting for caches to sync for (.+?) *$", self.log(component), re.MULTILINE)
+        synced = re.findall(r"Caches are synced for (.+?) *$", self.log(component), re.MULTILINE)
         return set(waits) - set(synced)
 
     def answer(self, url: str) -> str:

@@ -85,7 +85,7 @@ class StockCluster(PacketWorld):
         command = [*inside, "curl", "-s", "--max-time", "2", f"http://127.0.0.1:{port}/readyz"]
         return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
-    def said(self, name: str) -> str:
+    def process_log(self, name: str) -> str:
         """Return the log of a process of the control plane."""
         return (self.home / f"{name}.log").read_text(errors="replace")
 

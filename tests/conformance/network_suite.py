@@ -96,7 +96,7 @@ def _tokens(lab: Lab) -> AbstractContextManager[None]:
 @contextmanager
 def _started(lab: Lab, program: str, *flags: str) -> Iterator[None]:
     """Run a Kubernetes program in the master's namespace during the block."""
-    command = (*_place(lab), str(BINARIES / program), *flags)
+    command = (*_command_prefix(lab), str(BINARIES / program), *flags)
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         yield
@@ -105,7 +105,7 @@ def _started(lab: Lab, program: str, *flags: str) -> Iterator[None]:
         process.wait()
 
 
-def _place(lab: Lab) -> tuple[str, ...]:
+def _command_prefix(lab: Lab) -> tuple[str, ...]:
     return ("nsenter", f"--net=/run/netns/{lab.site.master_namespace}")
 
 
@@ -125,7 +125,7 @@ def main() -> int:
         build()
     reports = HOME / "reports" / time.strftime("network-%Y%m%d-%H%M%S")
     with network_lab() as lab:
-        asker = Asker((*_place(lab), "env", *PROXY), lab.kubeconfig, _kubectl(reports), lab.size)
+        asker = Asker((*_command_prefix(lab), "env", *PROXY), lab.kubeconfig, _kubectl(reports), lab.size)
         run_specs(asker, focus, tuple(pattern for pattern, _ in NOT_ASKED), reports)
     rows = tuple(result for result in results(reports) if re.search(focus, result.spec))
     sys.stdout.write(table(rows) + "\n")

@@ -103,7 +103,7 @@ def test_running_pods_follow_vnid_changes(world: StockCluster) -> None:
 
 def test_default_namespace_stays_global(world: StockCluster) -> None:
     world.kubectl("annotate", "netnamespace", "default", "pod.network.openshift.io/multitenant.change-network=join:red")
-    wait_until(lambda: "default stays global" in world.said(NETWORK), "the controllers say so")
+    wait_until(lambda: "default stays global" in world.process_log(NETWORK), "the controllers say so")
     assert vnid_of(world, "default") == 0
     world.kubectl("annotate", "netnamespace", "default", "pod.network.openshift.io/multitenant.change-network-")
 
@@ -225,13 +225,13 @@ def test_controller_that_lost_leadership_while_suspended_exits_without_writing(w
     wait_until(lambda: "is the leader" in world.ready(10246), "the second one waits")
     world.signal(NETWORK, signal.SIGSTOP)
     wait_until(lambda: world.ready(10246) == "ok", "the second one is the leader")
-    output = len(world.said(NETWORK))
+    output = len(world.process_log(NETWORK))
     world.kubectl("create", "namespace", "meanwhile")
     assert assigned_vnid(world, "meanwhile")
     world.signal(NETWORK, signal.SIGCONT)
     wait_until(lambda: not world.is_alive(NETWORK), "it ends")
-    assert "objects written" not in world.said(NETWORK)[output:]
-    assert "somebody else may be in charge" in world.said(NETWORK)[output:]
+    assert "objects written" not in world.process_log(NETWORK)[output:]
+    assert "somebody else may be in charge" in world.process_log(NETWORK)[output:]
     world.start(NETWORK, world.controllers())
     world.stop("second")
     wait_until(lambda: world.ready(10247) == "ok", "it is the leader again")
@@ -317,7 +317,7 @@ def refused(world: StockCluster, *flags: str) -> str:
     """Return the log of controllers that exit by themselves."""
     world.start("third", world.controllers("third", "--health-address=127.0.0.1:10245", *flags))
     wait_until(lambda: not world.is_alive("third"), "it ends")
-    return world.said("third")
+    return world.process_log("third")
 
 
 def test_wrong_service_network_is_detected_before_anything_is_written(world: StockCluster) -> None:

@@ -44,14 +44,14 @@ MADE_BY_THE_MASTER = (
 async def admin(server: ApiServer) -> AsyncIterator[RawClient]:
     """Yield a client of the administrator, in a cluster with an object of every kind."""
     async with RawClient(server.kubeconfig) as wire:
-        first = (await wire.ask("GET", "/api/v1/namespaces/red")).code == 404
+        first = (await wire.request("GET", "/api/v1/namespaces/red")).code == 404
         for path, document in WORLD if first else ():
             got = await _post(wire, path, {"metadata": {"name": "x"}, **document})
             assert got.code == 201, (path, got)
         assert (await _post(wire, "/api/v1/nodes", {"metadata": {"name": NODE}})).code in (201, 409)
         for path in MADE_BY_THE_MASTER:
             async with asyncio.timeout(20):
-                while not (await wire.ask("GET", path)).document["items"]:
+                while not (await wire.request("GET", path)).document["items"]:
                     await asyncio.sleep(0.02)
         yield wire
 
@@ -65,7 +65,7 @@ async def _post(wire: RawClient, path: str, document: dict[str, Any]) -> RawResp
 
 async def _send(wire: RawClient, method: str, path: str, version: str, kind: str, **document: Any) -> RawResponse:
     """Send a document in protobuf, also of a kind that is not stored."""
-    return await wire.ask(method, path, encoded({"apiVersion": version, "kind": kind, **document}), kind=PROTOBUF)
+    return await wire.request(method, path, encoded({"apiVersion": version, "kind": kind, **document}), kind=PROTOBUF)
 
 
 @asynccontextmanager
@@ -105,13 +105,13 @@ async def _touch(admin: RawClient, informer: Informer, mark: str) -> tuple[str, 
     """Change an object that an informer sees, and return its name; None if it sees none. Only this change has
     the mark.
     """
-    actual = [_name(obj) for obj in (await admin.ask("GET", informer.path, **informer.query)).document["items"]]
+    actual = [_name(obj) for obj in (await admin.request("GET", informer.path, **informer.query)).document["items"]]
     if not actual:
         return None
     namespace, name = next((key for key in actual if key[0] == "red"), actual[0])
     root, _, plural = informer.path.rpartition("/")
     root = root.partition("/namespaces/")[0] + (f"/namespaces/{namespace}" if namespace else "")
-    patched = await admin.ask("PATCH", f"{root}/{plural}/{name}", {"metadata": {"labels": {"touched": mark}}})
+    patched = await admin.request("PATCH", f"{root}/{plural}/{name}", {"metadata": {"labels": {"touched": mark}}})
     assert patched.code == 200, (informer, patched)
     return namespace, name
 
@@ -123,7 +123,7 @@ async def _by_watch_list(admin: RawClient, wire: RawClient, informer: Informer) 
         events = await wire.watch(informer.path, lambda actual: True, **query)
         assert _is_end(events[0]), events
         return
-    before = {_name(obj) for obj in (await admin.ask("GET", informer.path, **informer.query)).document["items"]}
+    before = {_name(obj) for obj in (await admin.request("GET", informer.path, **informer.query)).document["items"]}
     mark = uuid4().hex
     watching = asyncio.create_task(wire.watch(informer.path, _touched(mark), **query))
     touched = await _touch(admin, informer, mark)
@@ -144,7 +144,7 @@ async def _by_list_and_watch(admin: RawClient, wire: RawClient, informer: Inform
     page: dict[str, str] = {"limit": "1"}
     version = ""
     while page:
-        got = await wire.ask("GET", informer.path, **informer.query, **page)
+        got = await wire.request("GET", informer.path, **informer.query, **page)
         assert got.code == 200, (informer, got)
         actual += got.document["items"]
         assert len(got.document["items"]) <= 1
@@ -189,7 +189,7 @@ async def test_garbage_collector_watches_every_deletable_resource(
     accept = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
     async with _as(server, COMPONENTS["kube-controller-manager"], accept) as wire:
         for root in ("/api", "/apis"):
-            for group in (await wire.ask("GET", root)).document["items"]:
+            for group in (await wire.request("GET", root)).document["items"]:
                 version = group["versions"][0]
                 name = group["metadata"].get("name", "")
                 group_path = f"/apis/{name}/{version['version']}" if name else f"/api/{version['version']}"
@@ -206,7 +206,7 @@ async def test_garbage_collector_watches_every_deletable_resource(
                 ends = await wire.watch(informer.path, lambda events: _is_end(events[-1]), **WATCH_LIST)
                 assert {event["object"]["kind"] for event in ends} == {"PartialObjectMetadata"}, informer
             else:
-                got = await wire.ask("GET", informer.path, limit="500", resourceVersion="0")
+                got = await wire.request("GET", informer.path, limit="500", resourceVersion="0")
                 assert (got.code, got.document["kind"]) == (200, "PartialObjectMetadataList"), informer
 
 
@@ -232,19 +232,19 @@ NEWER_EVENTS = "/apis/events.k8s.io/v1/namespaces/default/events"
 async def _lead(wire: RawClient, namespace: str, name: str) -> None:
     """Acquire a lease: it is missing (404), created and renewed."""
     leases, spec = LEASES.format(namespace), {"holderIdentity": name, "leaseDurationSeconds": 15}
-    assert (await wire.ask("GET", f"{leases}/{name}")).code == 404
+    assert (await wire.request("GET", f"{leases}/{name}")).code == 404
     assert (await _post(wire, leases, {"metadata": {"name": name}, "spec": spec})).code == 201
-    held = (await wire.ask("GET", f"{leases}/{name}")).document
+    held = (await wire.request("GET", f"{leases}/{name}")).document
     held["spec"]["renewTime"] = "2026-01-01T00:00:00.000000Z"
-    assert (await wire.ask("PUT", f"{leases}/{name}", held)).code == 200
+    assert (await wire.request("PUT", f"{leases}/{name}", held)).code == 200
 
 
 async def test_kubelet_startup_requests_succeed(server: ApiServer, admin: RawClient) -> None:
-    await admin.ask("DELETE", f"/api/v1/nodes/{NODE}")
+    await admin.request("DELETE", f"/api/v1/nodes/{NODE}")
     owner = {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": "u"}
     async with _as(server, COMPONENTS["kubelet"]) as kubelet:
-        assert (await kubelet.ask("GET", f"{CSI_NODE}/{NODE}", resourceVersion="0")).code == 404
-        assert (await kubelet.ask("GET", f"/api/v1/nodes/{NODE}")).code == 404
+        assert (await kubelet.request("GET", f"{CSI_NODE}/{NODE}", resourceVersion="0")).code == 404
+        assert (await kubelet.request("GET", f"/api/v1/nodes/{NODE}")).code == 404
         node = {"metadata": {"name": NODE}, "status": STATUS}
         response = await _post(kubelet, "/api/v1/nodes", node)
         assert (response.code, response.document["status"]["addresses"]) == (201, STATUS["addresses"])
@@ -253,14 +253,14 @@ async def test_kubelet_startup_requests_succeed(server: ApiServer, admin: RawCli
         drivers = {"metadata": {"name": NODE, "ownerReferences": [owner]}, "spec": {"drivers": []}}
         assert (await _post(kubelet, CSI_NODE, drivers)).code == 201
         ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
-        got = await kubelet.ask("PATCH", f"/api/v1/nodes/{NODE}/status", ready, kind=STRATEGIC)
+        got = await kubelet.request("PATCH", f"/api/v1/nodes/{NODE}/status", ready, kind=STRATEGIC)
         assert (got.code, got.document["status"]["conditions"][-1]["type"]) == (200, "Ready")
 
         mine = {"driver": "x", "nodeName": NODE, "pool": {"name": NODE, "resourceSliceCount": 1}}
-        assert (await admin.ask("POST", SLICES, {"metadata": {"name": "mine"}, "spec": mine})).code == 405
+        assert (await admin.request("POST", SLICES, {"metadata": {"name": "mine"}, "spec": mine})).code == 405
         mine_only = f"{SLICES}?fieldSelector=spec.nodeName={NODE}"
         assert (await _send(kubelet, "DELETE", mine_only, "resource.k8s.io/v1", "DeleteOptions")).code == 200
-        assert (await admin.ask("GET", SLICES)).document["items"] == []
+        assert (await admin.request("GET", SLICES)).document["items"] == []
         assert (await _send(kubelet, "DELETE", SLICES, "resource.k8s.io/v1", "DeleteOptions")).code == 403
 
         event = {
@@ -268,7 +268,7 @@ async def test_kubelet_startup_requests_succeed(server: ApiServer, admin: RawCli
             "reason": "Starting", "source": {"component": "kubelet", "host": NODE}, "type": "Normal", "count": 1,
         }  # fmt: skip
         assert (await _post(kubelet, EVENTS, event)).code == 201
-        assert (await kubelet.ask("PATCH", f"{EVENTS}/starting", {"count": 2}, kind=STRATEGIC)).code == 200
+        assert (await kubelet.request("PATCH", f"{EVENTS}/starting", {"count": 2}, kind=STRATEGIC)).code == 200
         requested = {"verb": "get", "resource": "nodes", "subresource": "log"}
         review = {"user": "u", "resourceAttributes": requested}
         version = "authorization.k8s.io/v1"
@@ -284,21 +284,21 @@ async def test_kubelet_startup_requests_succeed(server: ApiServer, admin: RawCli
 async def test_kubelet_pod_requests_succeed(server: ApiServer, admin: RawClient) -> None:
     pods = "/api/v1/namespaces/red/pods"
     document = {"metadata": {"name": "short"}, "spec": {"containers": [{"name": "c", "image": "i"}], "nodeName": NODE}}
-    uid = (await admin.ask("POST", pods, document)).document["metadata"]["uid"]
+    uid = (await admin.request("POST", pods, document)).document["metadata"]["uid"]
     async with _as(server, COMPONENTS["kubelet"]) as kubelet:
         reference = {"kind": "Pod", "apiVersion": "v1", "name": "short", "uid": uid}
         token_spec = {"expirationSeconds": 3607, "boundObjectRef": reference}
         path = "/api/v1/namespaces/red/serviceaccounts/default/token"
         got = await _send(kubelet, "POST", path, "authentication.k8s.io/v1", "TokenRequest", spec=token_spec)
         assert (got.code, bool(got.document["status"]["token"])) == (201, True)
-        assert (await kubelet.ask("GET", f"{pods}/short")).code == 200
+        assert (await kubelet.request("GET", f"{pods}/short")).code == 200
         phase = {"metadata": {"uid": uid}, "status": {"phase": "Running", "podIP": "10.128.0.9"}}
-        assert (await kubelet.ask("PATCH", f"{pods}/short/status", phase, kind=STRATEGIC)).code == 200
-        assert (await admin.ask("DELETE", f"{pods}/short")).code == 200
+        assert (await kubelet.request("PATCH", f"{pods}/short/status", phase, kind=STRATEGIC)).code == 200
+        assert (await admin.request("DELETE", f"{pods}/short")).code == 200
         end = {"gracePeriodSeconds": 0, "preconditions": {"uid": uid}}
         ended = await _send(kubelet, "DELETE", f"{pods}/short", "v1", "DeleteOptions", **end)
         assert ended.code in (200, 404)
-        assert (await admin.ask("GET", f"{pods}/short")).code == 404
+        assert (await admin.request("GET", f"{pods}/short")).code == 404
 
 
 async def test_kube_proxy_writes_succeed(server: ApiServer, admin: RawClient) -> None:
@@ -315,11 +315,11 @@ async def test_kube_proxy_writes_succeed(server: ApiServer, admin: RawClient) ->
 
 async def test_kube_scheduler_requests_succeed(server: ApiServer, admin: RawClient) -> None:
     async with _as(server, COMPONENTS["kube-scheduler"]) as scheduler:
-        assert (await scheduler.ask("GET", "/apis/events.k8s.io/v1")).code == 200
+        assert (await scheduler.request("GET", "/apis/events.k8s.io/v1")).code == 200
         await _lead(scheduler, "kube-system", "kube-scheduler")
         pod = "/api/v1/namespaces/red/pods/free"
         why = {"status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}}
-        assert (await scheduler.ask("PATCH", f"{pod}/status", why, kind=STRATEGIC)).code == 200
+        assert (await scheduler.request("PATCH", f"{pod}/status", why, kind=STRATEGIC)).code == 200
         target = {"metadata": {"name": "free"}, "target": {"kind": "Node", "name": NODE}}
         bound = await _send(scheduler, "POST", f"{pod}/binding", "v1", "Binding", **target)
         assert (bound.code, bound.document["status"]) == (201, "Success")
@@ -331,7 +331,7 @@ async def test_kube_scheduler_requests_succeed(server: ApiServer, admin: RawClie
         path = NEWER_EVENTS.replace("default", "red")
         assert (await _post(scheduler, path, event)).code == 201
     reported = (
-        await admin.ask("GET", "/api/v1/namespaces/red/events", fieldSelector="involvedObject.name=free")
+        await admin.request("GET", "/api/v1/namespaces/red/events", fieldSelector="involvedObject.name=free")
     ).document
     assert "Scheduled" in [reported_event["reason"] for reported_event in reported["items"]]
 
@@ -339,12 +339,12 @@ async def test_kube_scheduler_requests_succeed(server: ApiServer, admin: RawClie
 async def test_kube_controller_manager_requests_succeed(server: ApiServer, admin: RawClient) -> None:
     del admin
     async with _as(server, COMPONENTS["kube-controller-manager"]) as manager:
-        assert (await manager.ask("GET", "/healthz")).document == "ok"
+        assert (await manager.request("GET", "/healthz")).document == "ok"
         for path in ("/api", "/apis"):
-            assert (await manager.ask("GET", path)).code == 200
+            assert (await manager.request("GET", path)).code == 200
         await _lead(manager, "kube-system", "kube-controller-manager")
         accounts = "/api/v1/namespaces/kube-system/serviceaccounts"
-        assert (await manager.ask("GET", f"{accounts}/job-controller")).code == 404
+        assert (await manager.request("GET", f"{accounts}/job-controller")).code == 404
         assert (await _post(manager, accounts, {"metadata": {"name": "job-controller"}})).code == 201
         path = f"{accounts}/job-controller/token"
         token_spec = {"expirationSeconds": 3600}
@@ -371,4 +371,4 @@ async def test_missing_config_map_returns_a_not_found_status(server: ApiServer) 
     continues.
     """
     async with RawClient(server.kubeconfig) as wire:
-        assert (await wire.ask("GET", CONFIGURATION)).code == 404
+        assert (await wire.request("GET", CONFIGURATION)).code == 404

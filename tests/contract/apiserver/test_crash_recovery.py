@@ -66,7 +66,7 @@ def _document(name: str, value: str, revision: str = "") -> dict[str, Any]:
     }
 
 
-async def _ask(client: Client, method: str, name: str, document: Any = None) -> _ConfigMap:
+async def _request(client: Client, method: str, name: str, document: Any = None) -> _ConfigMap:
     path = COLLECTION + (f"/{name}" if name else "")
     body = None if document is None else msgspec.json.encode(document)
     content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
@@ -105,7 +105,7 @@ class Writer:
         wanted = None if method == "DELETE" else value
         self.unsure = (name, wanted)
         document = None if method == "DELETE" else _document(name, value)
-        await _ask(client, method, "" if method == "POST" else name, document)
+        await _request(client, method, "" if method == "POST" else name, document)
         self.known[name] = wanted
         self.unsure = None
 
@@ -129,13 +129,13 @@ class Count:
     async def up(self, client: Client) -> None:
         """Increment the counter, unless another writer was faster."""
         try:
-            old = await _ask(client, "GET", COUNTER)
+            old = await _request(client, "GET", COUNTER)
         except NotFound:
             return
         value = int(old.data["value"]) + 1
         self.tries += 1
         try:
-            await _ask(client, "PUT", COUNTER, _document(COUNTER, str(value), old.metadata.resource_version))
+            await _request(client, "PUT", COUNTER, _document(COUNTER, str(value), old.metadata.resource_version))
         except Conflict:
             return
         assert value not in self.acknowledged_values, f"two writers were told {value}"
@@ -162,7 +162,7 @@ async def test_killed_master_loses_no_acknowledged_write(server: ApiServer) -> N
     kubeconfig = Kubeconfig.load(server.kubeconfig)
     writers, count, newest = [Writer(number) for number in range(WRITERS)], Count(), 0
     async with Client(kubeconfig) as client:
-        await _ask(client, "POST", "", _document(COUNTER, "0"))
+        await _request(client, "POST", "", _document(COUNTER, "0"))
     for _ in range(KILLS):
         enough = count.acknowledged + random.randint(1, MOST_WRITES)
         async with Client(kubeconfig) as client:

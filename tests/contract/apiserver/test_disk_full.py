@@ -49,13 +49,13 @@ def _fill(directory: Path) -> Path:
             return ballast
 
 
-def _item(name: str, size: int = 0) -> Namespace:
+def _namespace(name: str, size: int = 0) -> Namespace:
     return Namespace(metadata=ObjectMeta(name=name, annotations={"filler": "x" * size}))
 
 
 async def _write_all(store: SQLiteStorage, acknowledged: list[str]) -> None:
     for number in range(10_000):
-        await store.write(put(_item(f"a{number}", 2000), expect=0))
+        await store.write(put(_namespace(f"a{number}", 2000), expect=0))
         acknowledged.append(f"a{number}")
 
 
@@ -68,7 +68,9 @@ async def test_store_on_a_full_disk_rejects_writes_and_keeps_acknowledged_ones(d
         await _write_all(store, acknowledged)
     revision = store.revision
     # Many at once, some of more than one change: all are refused, and none leaves anything behind.
-    writes = [store.write(put(_item(f"b{number}", 5000)), put(_item(f"c{number}", 5000))) for number in range(20)]
+    writes = [
+        store.write(put(_namespace(f"b{number}", 5000)), put(_namespace(f"c{number}", 5000))) for number in range(20)
+    ]
     answers = await asyncio.gather(*writes, return_exceptions=True)
     assert {type(answer) for answer in answers} == {NotReady}
     assert [record.key.name for record in store.list_uncommitted(NAMESPACES)] == sorted(acknowledged)
@@ -89,14 +91,14 @@ async def test_store_resumes_when_space_is_free_again(disk: Path) -> None:
     for round_ in range(5):
         ballast = _fill(disk)
         for number in range(60):
-            namespace = _item(f"a{number % 7}", 3000 + 100 * round_)
+            namespace = _namespace(f"a{number % 7}", 3000 + 100 * round_)
             try:
                 (stored,) = await store.write(put(namespace))
                 there[namespace.metadata.name] = int(stored.metadata.resource_version)
             except NotReady:
                 refused += 1
         ballast.unlink()
-        (stored,) = await store.write(put(_item("a0")))
+        (stored,) = await store.write(put(_namespace("a0")))
         there["a0"] = int(stored.metadata.resource_version)
         assert {record.key.name: record.revision for record in store.list(NAMESPACES)} == there
     assert refused > 0

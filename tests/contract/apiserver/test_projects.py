@@ -54,7 +54,7 @@ async def bob(server: ApiServer, kubectl: Kubectl, tmp_path: Path) -> AsyncItera
         yield session
 
 
-async def ask(name: str, session: aiohttp.ClientSession, **more: str) -> tuple[int, dict[str, Any]]:
+async def request_project(name: str, session: aiohttp.ClientSession, **more: str) -> tuple[int, dict[str, Any]]:
     """POST projectrequests, as `oc new-project` does."""
     body = {"kind": "ProjectRequest", "apiVersion": "project.openshift.io/v1", "metadata": {"name": name}, **more}
     async with session.post(REQUESTS, json=body) as answer:
@@ -73,7 +73,7 @@ async def test_project_request_makes_the_requester_its_administrator(
     async with bob.get(REQUESTS) as answer:
         assert (answer.status, (await answer.json())["status"]) == (200, "Success")
     assert await names(bob) == []
-    status, created = await ask("shop", bob, displayName="The Shop", description="Sells things")
+    status, created = await request_project("shop", bob, displayName="The Shop", description="Sells things")
     assert (status, created["kind"], created["apiVersion"]) == (201, "Project", "project.openshift.io/v1")
     given = {key.partition("/")[2]: value for key, value in created["metadata"]["annotations"].items()}
     assert given == {"display-name": "The Shop", "description": "Sells things", "requester": "bob"}
@@ -88,13 +88,13 @@ async def test_project_request_makes_the_requester_its_administrator(
         assert answer.status == 201
     assert kubectl("get", "projects", "shop").splitlines()[1].split() == ["shop", "The", "Shop", "Active"]
     assert kubectl("get", "namespace", "shop", "-o", "name").strip() == "namespace/shop"
-    assert (await ask("shop", bob))[0] == 409
+    assert (await request_project("shop", bob))[0] == 409
 
 
 async def test_project_request_with_a_reserved_or_invalid_name_is_rejected(bob: aiohttp.ClientSession) -> None:
-    status, refused = await ask("kube-mine", bob)
+    status, refused = await request_project("kube-mine", bob)
     assert (status, refused["message"].partition(": ")[2]) == (403, 'cannot request a project starting with "kube-"')
-    status, refused = await ask("Bad_Name", bob)
+    status, refused = await request_project("Bad_Name", bob)
     assert (status, refused["details"]["kind"]) == (422, "Project")
 
 
@@ -106,7 +106,7 @@ async def test_project_request_without_permission_is_rejected(
             refused = await answer.json()
             assert (answer.status, refused["reason"]) == (403, "Forbidden")
         assert refused["message"] == "You may not request a new project via this API."
-        assert (await ask("mine", eve))[0] == 403
+        assert (await request_project("mine", eve))[0] == 403
         assert await names(eve) == []
         assert "foreign" in kubectl("get", "projects", "-o", "name")
         kubectl("-n", "foreign", "create", "rolebinding", "eves", "--clusterrole=view", "--user=eve")
@@ -119,7 +119,7 @@ async def test_project_request_without_permission_is_rejected(
 
 
 async def test_project_watch_shows_only_readable_projects(bob: aiohttp.ClientSession, kubectl: Kubectl) -> None:
-    await ask("early", bob)
+    await request_project("early", bob)
     seen: list[str] = []
     async with bob.get(f"{PROJECTS}?watch=1&timeoutSeconds=30&resourceVersion=0") as answer, asyncio.timeout(10):
         async for line in answer.content:
@@ -128,7 +128,7 @@ async def test_project_watch_shows_only_readable_projects(bob: aiohttp.ClientSes
             seen.append(event["object"]["metadata"]["name"])
             if seen[-1] == "early":
                 await asyncio.to_thread(kubectl, "create", "namespace", "unseen")
-                await ask("watched", bob)
+                await request_project("watched", bob)
             if seen[-1] == "watched":
                 break
     assert "early" in seen
@@ -138,7 +138,7 @@ async def test_project_watch_shows_only_readable_projects(bob: aiohttp.ClientSes
 async def test_project_display_name_is_changed_and_project_deleted(
     bob: aiohttp.ClientSession, kubectl: Kubectl
 ) -> None:
-    await ask("short", bob)
+    await request_project("short", bob)
     patch = {"Content-Type": "application/merge-patch+json"}
     name = {"metadata": {"annotations": {"openshift.io/display-name": "Short"}}}
     async with bob.patch(f"{PROJECTS}/short", data=json.dumps(name), headers=patch) as answer:

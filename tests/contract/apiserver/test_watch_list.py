@@ -73,7 +73,7 @@ async def _first(http: Http, query: dict[str, str], accept: str = "application/j
     return actual
 
 
-def _told(lines: list[Any]) -> list[tuple[str, str]]:
+def _types_and_names(lines: list[Any]) -> list[tuple[str, str]]:
     return [(line["type"], line["object"]["metadata"].get("name", "")) for line in lines]
 
 
@@ -83,7 +83,7 @@ async def test_watch_list_sends_initial_objects_and_a_bookmark_at_their_end(http
     now = await _revision(http)
     requested = str(now) if revision == "now" else revision
     lines = await _first(http, WATCH_LIST | BOOKMARKS | ({"resourceVersion": requested} if requested else {}))
-    assert _told(lines) == [("ADDED", "a"), ("ADDED", "b"), ("BOOKMARK", "")]
+    assert _types_and_names(lines) == [("ADDED", "a"), ("ADDED", "b"), ("BOOKMARK", "")]
     assert lines[2]["object"] == {
         "kind": "Secret",
         "apiVersion": "v1",
@@ -93,7 +93,7 @@ async def test_watch_list_sends_initial_objects_and_a_bookmark_at_their_end(http
 
 async def test_watch_list_sends_a_bookmark_at_its_timeout(http: Http) -> None:
     lines = [line async for line in _lines(http, WATCH_LIST | BOOKMARKS | SHORT)]
-    assert _told(lines[2:]) == [("BOOKMARK", ""), ("BOOKMARK", "")]
+    assert _types_and_names(lines[2:]) == [("BOOKMARK", ""), ("BOOKMARK", "")]
     assert lines[3]["object"]["metadata"] == {"resourceVersion": str(await _revision(http))}
 
 
@@ -103,10 +103,10 @@ async def test_changes_after_the_watch_list_arrive_once(http: Http) -> None:
     end = int(first[2]["object"]["metadata"]["resourceVersion"])
     revision = await _make(http, "c")
     after = await anext(lines)
-    assert _told([after]) == [("ADDED", "c")]
+    assert _types_and_names([after]) == [("ADDED", "c")]
     assert int(after["object"]["metadata"]["resourceVersion"]) == revision > end
     await http.delete(f"{SECRETS}/a")
-    assert _told([await anext(lines)]) == [("DELETED", "a")]
+    assert _types_and_names([await anext(lines)]) == [("DELETED", "a")]
     await lines.aclose()
 
 
@@ -120,7 +120,7 @@ async def test_writes_during_a_watch_list_are_neither_lost_nor_repeated(http: Ht
     async def follow() -> list[Any]:
         lines = _lines(http, WATCH_LIST | BOOKMARKS)
         reported: list[Any] = []
-        while not {("ADDED", "m59"), ("BOOKMARK", "")} <= set(_told(reported)):
+        while not {("ADDED", "m59"), ("BOOKMARK", "")} <= set(_types_and_names(reported)):
             reported.append(await anext(lines))
         await lines.aclose()
         return reported
@@ -129,7 +129,7 @@ async def test_writes_during_a_watch_list_are_neither_lost_nor_repeated(http: Ht
     seen = await asyncio.gather(*(follow() for _ in range(5)))
     await writing
     for events in seen:
-        names = [name for _, name in _told(events) if name]
+        names = [name for _, name in _types_and_names(events) if name]
         assert sorted(names) == ["a", "b", *(f"m{number:02}" for number in range(60))]
         (end,) = [index for index, line in enumerate(events) if line["type"] == "BOOKMARK"]
         revisions = [int(line["object"]["metadata"]["resourceVersion"]) for line in events]
@@ -175,9 +175,9 @@ async def test_invalid_watch_list_options_are_rejected(http: Http, query: dict[s
 
 async def test_watch_without_initial_events_sends_only_later_changes(http: Http) -> None:
     query = WATCH_LIST | BOOKMARKS | SHORT | {"sendInitialEvents": "false"}
-    assert _told([line async for line in _lines(http, query)]) == [("BOOKMARK", "")]
+    assert _types_and_names([line async for line in _lines(http, query)]) == [("BOOKMARK", "")]
 
 
 async def test_watch_without_a_revision_sends_existing_objects_and_no_end_bookmark(http: Http) -> None:
     plain = [line async for line in _lines(http, {"watch": "1"} | SHORT)]
-    assert _told(plain) == [("ADDED", "a"), ("ADDED", "b")]
+    assert _types_and_names(plain) == [("ADDED", "a"), ("ADDED", "b")]

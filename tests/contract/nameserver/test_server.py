@@ -161,7 +161,7 @@ async def answering() -> AsyncIterator[Answering]:
         yield start
 
 
-async def ask(
+async def send_query(
     port: int, name: str, kind: str = "A", source: str = HERE, payload: int = 0, flags: int = dns.flags.RD
 ) -> dns.message.Message:
     use_edns = 0 if payload else None
@@ -175,7 +175,7 @@ def rows(message: dns.message.Message) -> list[str]:
 
 async def test_service_name_resolves_over_udp_and_tcp(answering: Answering) -> None:
     _, port = await answering()
-    assert rows(await ask(port, WEB)) == ["172.30.0.5"]
+    assert rows(await send_query(port, WEB)) == ["172.30.0.5"]
     answer = await dns.asyncquery.tcp(dns.message.make_query(WEB, "A"), HERE, 5, port)
     assert rows(answer) == ["172.30.0.5"]
     assert answer.flags & dns.flags.AA
@@ -185,23 +185,23 @@ async def test_cached_answer_is_valid_for_its_project_and_ttl_only(answering: An
     known = directory()
     server, port = await answering(known=known)
     for _ in range(2):
-        assert rows(await ask(port, WEB, source=POD)) == ["172.30.0.5"]
-        assert (await ask(port, WEB, source=OTHER)).rcode() == dns.rcode.NXDOMAIN
-        assert (await ask(port, WEB, source="127.0.0.9")).rcode() == dns.rcode.NXDOMAIN
+        assert rows(await send_query(port, WEB, source=POD)) == ["172.30.0.5"]
+        assert (await send_query(port, WEB, source=OTHER)).rcode() == dns.rcode.NXDOMAIN
+        assert (await send_query(port, WEB, source="127.0.0.9")).rcode() == dns.rcode.NXDOMAIN
     known.put_service(("red", "web"), service("red", "web", '{"clusterIP": "172.30.0.6"}'))
-    assert rows(await ask(port, WEB, source=POD)) == ["172.30.0.6"]
+    assert rows(await send_query(port, WEB, source=POD)) == ["172.30.0.6"]
     server.update(names(known, {"red": 11}), lambda address: VNIDS.get(address, UNKNOWN_CLIENT))
-    assert rows(await ask(port, WEB, source=OTHER)) == ["172.30.0.6"]
-    assert (await ask(port, WEB, source=POD)).rcode() == dns.rcode.NXDOMAIN
+    assert rows(await send_query(port, WEB, source=OTHER)) == ["172.30.0.6"]
+    assert (await send_query(port, WEB, source=POD)).rcode() == dns.rcode.NXDOMAIN
 
 
 async def test_headless_service_addresses_are_shuffled_uniformly(answering: Answering) -> None:
     """Chi-square with 3 degrees of freedom; 16.27 is exceeded by chance once in a thousand times, 30 in a million."""
     _, port = await answering()
-    firsts = Counter([rows(await ask(port, DB))[0] for _ in range(800)])
+    firsts = Counter([rows(await send_query(port, DB))[0] for _ in range(800)])
     assert len(firsts) == 4
     assert sum((count - 200) ** 2 / 200 for count in firsts.values()) < 30
-    assert sorted(rows(await ask(port, DB))) == [f"10.128.0.{number}" for number in range(2, 6)]
+    assert sorted(rows(await send_query(port, DB))) == [f"10.128.0.{number}" for number in range(2, 6)]
 
 
 @pytest.mark.parametrize(("payload", "most"), [(0, 512), (800, 800), (65000, 1232)])
@@ -209,7 +209,7 @@ async def test_long_answer_is_truncated_over_udp_and_complete_over_tcp(
     answering: Answering, payload: int, most: int
 ) -> None:
     _, port = await answering()
-    cut = await ask(port, MANY, payload=payload)
+    cut = await send_query(port, MANY, payload=payload)
     assert cut.flags & dns.flags.TC
     assert most - 30 < len(cut.to_wire()) <= most
     assert len(rows(cut)) > 20
@@ -260,8 +260,8 @@ async def test_unsupported_query_is_refused(
 async def test_external_name_is_forwarded_once_and_cached_for_its_ttl(answering: Answering) -> None:
     async with Other(answer=says("192.0.2.1", ttl=60)) as other:
         server, port = await answering(other)
-        answers = await asyncio.gather(*(ask(port, "www.example.com", source=POD) for _ in range(20)))
-        again = await ask(port, "WWW.example.com")
+        answers = await asyncio.gather(*(send_query(port, "www.example.com", source=POD) for _ in range(20)))
+        again = await send_query(port, "WWW.example.com")
         assert {tuple(rows(answer)) for answer in (*answers, again)} == {("192.0.2.1",)}
         assert other.questions == ["www.example.com. IN A"]
         assert 0 < again.answer[0].ttl <= 60
@@ -273,8 +273,8 @@ async def test_external_name_is_forwarded_once_and_cached_for_its_ttl(answering:
 async def test_uncacheable_answer_is_forwarded_again(answering: Answering) -> None:
     async with Other(answer=says("192.0.2.1", ttl=0)) as other:
         _, port = await answering(other)
-        await ask(port, "www.example.com")
-        await ask(port, "www.example.com")
+        await send_query(port, "www.example.com")
+        await send_query(port, "www.example.com")
         assert len(other.questions) == 2
         assert len(set(other.ids)) == len(set(other.ports)) == 2, "nobody can guess either"
 
@@ -284,14 +284,14 @@ async def test_negative_answer_is_cached(answering: Answering, seconds: int, tim
     async with Other(answer=denies(seconds)) as other:
         _, port = await answering(other)
         for _ in range(2):
-            assert (await ask(port, "nope.example.com")).rcode() == dns.rcode.NXDOMAIN
+            assert (await send_query(port, "nope.example.com")).rcode() == dns.rcode.NXDOMAIN
         assert len(other.questions) == times
 
 
 async def test_truncated_upstream_answer_is_retried_over_tcp(answering: Answering) -> None:
     async with Other(answer=says("192.0.2.1", flags=dns.flags.TC), by_tcp=says("192.0.2.2")) as other:
         _, port = await answering(other)
-        assert rows(await ask(port, "www.example.com")) == ["192.0.2.2"]
+        assert rows(await send_query(port, "www.example.com")) == ["192.0.2.2"]
 
 
 @pytest.mark.parametrize("first", [fails, lambda _: None, lambda query: b"x" * 100])
@@ -300,7 +300,7 @@ async def test_failing_upstream_falls_back_to_the_next(
 ) -> None:
     async with Other(answer=first) as bad, Other(answer=says("192.0.2.1")) as good:
         _, port = await answering(bad, good)
-        assert rows(await ask(port, "www.example.com")) == ["192.0.2.1"]
+        assert rows(await send_query(port, "www.example.com")) == ["192.0.2.1"]
         assert len(bad.questions) == 1
 
 
@@ -314,14 +314,14 @@ async def test_upstream_without_edns_is_queried_without_it(answering: Answering)
 
     async with Other(answer=old) as other:
         _, port = await answering(other)
-        assert rows(await ask(port, "www.example.com")) == ["192.0.2.1"]
+        assert rows(await send_query(port, "www.example.com")) == ["192.0.2.1"]
 
 
 async def test_unresponsive_upstream_is_tried_last_for_a_while(answering: Answering) -> None:
     async with Other() as silent, Other(answer=says("192.0.2.1")) as good:
         _, port = await answering(silent, good)
-        await ask(port, "a.example.com")
-        await ask(port, "b.example.com")
+        await send_query(port, "a.example.com")
+        await send_query(port, "b.example.com")
         assert (len(silent.questions), len(good.questions)) == (1, 2)
 
 
@@ -337,27 +337,30 @@ async def test_forged_upstream_answer_is_ignored(answering: Answering) -> None:
 
     async with Other(answer=forged) as other, Other(answer=other_name) as two, Other(answer=says("192.0.2.1")) as three:
         _, port = await answering(other, two, three)
-        assert rows(await ask(port, "www.example.com")) == ["192.0.2.1"]
+        assert rows(await send_query(port, "www.example.com")) == ["192.0.2.1"]
 
 
 async def test_cname_chain_is_followed_to_its_end(answering: Answering) -> None:
     async with Other(answer=says("192.0.2.1")) as other:
         _, port = await answering(other)
-        assert rows(await ask(port, "docs.red.svc.cluster.local", source=POD)) == ["www.example.com.", "192.0.2.1"]
+        assert rows(await send_query(port, "docs.red.svc.cluster.local", source=POD)) == [
+            "www.example.com.",
+            "192.0.2.1",
+        ]
         assert other.questions == ["www.example.com. IN A"]
 
 
 async def test_missing_upstream_is_answered_servfail_at_once(answering: Answering) -> None:
     _, port = await answering()
-    assert (await ask(port, "www.example.com")).rcode() == dns.rcode.REFUSED
-    assert rows(await ask(port, "docs.red.svc.cluster.local")) == ["www.example.com."]
+    assert (await send_query(port, "www.example.com")).rcode() == dns.rcode.REFUSED
+    assert rows(await send_query(port, "docs.red.svc.cluster.local")) == ["www.example.com."]
 
 
 async def test_external_queries_without_recursion_or_from_strangers_are_not_forwarded(answering: Answering) -> None:
     async with Other(answer=says("192.0.2.1")) as other:
         _, port = await answering(other)
-        assert (await ask(port, "www.example.com", source="127.0.0.9")).rcode() == dns.rcode.REFUSED
-        assert (await ask(port, "www.example.com", flags=0)).rcode() == dns.rcode.REFUSED
+        assert (await send_query(port, "www.example.com", source="127.0.0.9")).rcode() == dns.rcode.REFUSED
+        assert (await send_query(port, "www.example.com", flags=0)).rcode() == dns.rcode.REFUSED
         assert other.questions == []
 
 
@@ -365,7 +368,7 @@ async def test_cluster_names_are_never_forwarded(answering: Answering) -> None:
     async with Other(answer=says("192.0.2.1")) as other:
         _, port = await answering(other)
         for name, kind in (("nope.red.svc.cluster.local", "A"), ("9.9.30.172.in-addr.arpa", "PTR"), (WEB, "AAAA")):
-            assert rows(await ask(port, name, kind)) == []
+            assert rows(await send_query(port, name, kind)) == []
         assert other.questions == []
 
 
@@ -376,10 +379,10 @@ async def test_forwarding_loop_ends(answering: Answering) -> None:
         _, port = await answering(loop)
 
         def back(message: dns.message.Message) -> None:
-            query.append(asyncio.create_task(ask(port, str(message.question[0].name))))
+            query.append(asyncio.create_task(send_query(port, str(message.question[0].name))))
 
         loop.answer = back
-        assert (await ask(port, "www.example.com", source=POD)).rcode() == dns.rcode.SERVFAIL
+        assert (await send_query(port, "www.example.com", source=POD)).rcode() == dns.rcode.SERVFAIL
         assert [(await response).rcode() for response in query] == [dns.rcode.SERVFAIL]
 
 
@@ -395,9 +398,9 @@ async def test_udp_flood_of_one_client_leaves_capacity_for_others(
             udp.bind((POD, 0))
             for number in range(300):
                 udp.sendto(dns.message.make_query(f"x{number}.example.com", "A").to_wire(), (HERE, port))
-            assert rows(await ask(port, WEB)) == ["172.30.0.5"]
+            assert rows(await send_query(port, WEB)) == ["172.30.0.5"]
             silent.answer = says("192.0.2.1")
-            assert rows(await ask(port, "www.example.com")) == ["192.0.2.1"]
+            assert rows(await send_query(port, "www.example.com")) == ["192.0.2.1"]
             assert len(silent.questions) == 101
 
 

@@ -461,7 +461,7 @@ class Process:
     environment: set[str]
     directory: str
     oom_score_adj: str
-    said: str
+    output: str
     hostname: str
     namespaces: tuple[str, str]
 
@@ -492,7 +492,7 @@ def read_process(pid: int) -> Process:
         environment=set((root / "environ").read_text().split("\0")),
         directory=str((root / "cwd").readlink()),
         oom_score_adj=(root / "oom_score_adj").read_text().strip(),
-        said=path.read_text() if path.exists() else "",
+        output=path.read_text() if path.exists() else "",
         hostname=(root / "root/etc/hostname").read_text().strip(),
         namespaces=(str((root / "ns/net").readlink()), str((root / "ns/ipc").readlink())),
     )
@@ -519,7 +519,7 @@ async def test_resource_limits_environment_and_mounts_reach_the_container(
     pid = (await real.inspect(identity)).pid
     here = read_process(pid)
     assert {"A=1 2", "B="} <= here.environment
-    assert (here.directory, here.oom_score_adj, here.said, here.hostname) == ("/tmp", "999", "hello", "web")
+    assert (here.directory, here.oom_score_adj, here.output, here.hostname) == ("/tmp", "999", "hello", "web")
     under = read_process((await real.inspect(network)).pid)
     assert here.namespaces == under.namespaces
     client = dockerd.client()

@@ -116,8 +116,8 @@ class Client:
     """A connection of a client that reads the output of the server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.said = b""
-        self.heard = asyncio.Event()
+        self.output = b""
+        self.has_output = asyncio.Event()
         self.writer = writer
         self.listening = asyncio.create_task(self._listen(reader))
 
@@ -138,16 +138,16 @@ class Client:
     async def _listen(self, reader: asyncio.StreamReader) -> None:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(1 << 16):
-                self.said += data
-                self.heard.set()
-        self.heard.set()
+                self.output += data
+                self.has_output.set()
+        self.has_output.set()
 
     async def answered(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(1):
-                while mutations.HEAD_END not in self.said and not self.listening.done():
-                    self.heard.clear()
-                    await self.heard.wait()
+                while mutations.HEAD_END not in self.output and not self.listening.done():
+                    self.has_output.clear()
+                    await self.has_output.wait()
 
     def reset(self) -> None:
         linger = struct.pack("ii", 1, 0)
@@ -174,7 +174,7 @@ async def talk(dice: random.Random, url: str, head: bytes, pieces: list[bytes]) 
                     await asyncio.wait({client.listening}, timeout=0.05)
                 case "reset":
                     client.reset()
-    return client.said.startswith(REPLY)
+    return client.output.startswith(REPLY)
 
 
 async def settled(pod: Pod, tasks: set[asyncio.Task[Any]], files: int) -> None:
@@ -217,7 +217,7 @@ async def test_recorded_conversation_is_understood(pod: Pod, conversation: Conve
         client.writer.write(b"".join(conversation.encoded(conversation.without_goodbye())))
         while not (pod.connections if "ports" in conversation.name else pod.commands):
             await asyncio.sleep(0.01)
-    assert client.said.startswith(REPLY)
+    assert client.output.startswith(REPLY)
 
 
 async def test_mutated_conversation_ends_and_leaves_nothing(pod: Pod, caplog: pytest.LogCaptureFixture) -> None:

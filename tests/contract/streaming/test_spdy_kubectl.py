@@ -45,7 +45,7 @@ async def ended(server: SpdyApiServer) -> None:
         await asyncio.sleep(0.01)
 
 
-def keep(server: SpdyApiServer, name: str) -> None:
+def write_records(server: SpdyApiServer, name: str) -> None:
     """Record the bytes of the client for the tests that replay them, if PODLANE_RECORD is set."""
     if folder := os.environ.get("PODLANE_RECORD"):
         for number, record in enumerate(server.records):
@@ -61,7 +61,7 @@ async def test_spdy_exec_echoes_stdin(program: str, data: bytes) -> None:
         await ended(server)
         assert server.reasons == ["the session was closed here"]
         if len(data) < 1000:
-            keep(server, f"exec-{Path(program).name}")
+            write_records(server, f"exec-{Path(program).name}")
 
 
 async def test_spdy_exec_without_stdin_ends(program: str) -> None:
@@ -93,7 +93,7 @@ async def test_spdy_port_forward_carries_many_connections(program: str) -> None:
         came = await asyncio.gather(*[through(port, data) for data in sent])
         assert [hashlib.sha256(data).digest() for data in came] == [hashlib.sha256(data).digest() for data in sent]
         del server.records[0][record:]
-        keep(server, f"port-forward-{Path(program).name}")
+        write_records(server, f"port-forward-{Path(program).name}")
 
 
 async def through(port: int, data: bytes) -> bytes:

@@ -96,7 +96,7 @@ class Traffic:
             self.calls[f"{name} asks {address}"] = RepeatedCalls(partial(call, source, address, 80, "UDP"))
         for name, source in (("red pod", red), ("node", node)):
             asking = ending.enter_context(asking_socket(source, WEB))
-            self.calls[f"{name} asks {WEB} from one port"] = RepeatedCalls(partial(ask, asking))
+            self.calls[f"{name} asks {WEB} from one port"] = RepeatedCalls(partial(exchange, asking))
         for repeated in self.calls.values():
             ending.callback(repeated.end)
         self._targets = (str(addresses["red-a"]), DATAGRAM_TARGET), (INBOX, DATAGRAM_PORT)
@@ -134,7 +134,7 @@ def asking_socket(namespace: str, address: str) -> Iterator[socket.socket]:
         yield made
 
 
-def ask(asking: socket.socket) -> None:
+def exchange(asking: socket.socket) -> None:
     asking.send(b"who?")
     asking.recv(100)
 

@@ -124,7 +124,7 @@ async def test_cluster_ip_is_not_reachable_from_outside(node: Node, services: Nf
     await services.sync(CONFIG, [web(*HERE)])
     assert call(node.outside, NODE, NODE_PORT).backend in NEAR
     with pytest.raises(TimeoutError), Caller(node.outside, CLUSTER_IP, 80, UDP) as caller:
-        caller.ask(patience=SILENCE_SECONDS)
+        caller.call(patience=SILENCE_SECONDS)
     assert call(node.node, CLUSTER_IP, 80).backend in NEAR
 
 
@@ -142,7 +142,7 @@ async def test_local_traffic_policy_uses_only_local_endpoints(
     assert call(node.node, CLUSTER_IP, 80, UDP).backend in {*NEAR, *FAR}
     await services.update(CONFIG, ServicePortChange((reduced,), (replace(reduced, external_endpoints=()),)))
     with pytest.raises(TimeoutError), Caller(node.outside, NODE, NODE_PORT, UDP) as caller:
-        caller.ask(patience=SILENCE_SECONDS)
+        caller.call(patience=SILENCE_SECONDS)
     assert call(node.node, NODE, NODE_PORT, UDP).backend in {*NEAR, *FAR}
 
 
@@ -165,11 +165,11 @@ async def test_udp_client_keeps_its_endpoint_after_a_change_to_local_traffic_pol
     local = replace(cluster, external_endpoints=(), external_policy_local=True)
     await services.sync(CONFIG, [cluster])
     with Caller(node.outside, NODE, NODE_PORT, UDP) as caller:
-        assert caller.ask().backend == FAR[0]
+        assert caller.call().backend == FAR[0]
         await services.update(CONFIG, ServicePortChange((cluster,), (local,)))
-        assert caller.ask().backend == FAR[0]
+        assert caller.call().backend == FAR[0]
         await services.sync(CONFIG, [local])
-        assert caller.ask().backend == FAR[0]
+        assert caller.call().backend == FAR[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -219,20 +219,20 @@ async def test_session_affinity_keeps_an_endpoint_while_it_exists(
     port = web(*HERE, *THERE, protocol=protocol, affinity_timeout_seconds=600)
     await services.sync(CONFIG, [port])
 
-    def heard(client: str) -> IPv4Address:
+    def wait_for_change(client: str) -> IPv4Address:
         (backend,) = {call(client, NODE, NODE_PORT, sock).backend for _ in range(12)}
         return backend
 
-    first = heard(node.outside)
+    first = wait_for_change(node.outside)
     await services.sync(CONFIG, [port])
-    assert heard(node.outside) == first
+    assert wait_for_change(node.outside) == first
     rest = tuple(backend for backend in (*HERE, *THERE) if backend.address != first)
     fewer = web(*rest, protocol=protocol, affinity_timeout_seconds=600)
     await services.update(CONFIG, ServicePortChange((port,), (fewer,)))
-    second = heard(node.outside)
+    second = wait_for_change(node.outside)
     assert second != first
     await services.update(CONFIG, ServicePortChange((fewer,), (port,)))
-    assert heard(node.outside) == second
+    assert wait_for_change(node.outside) == second
     assert "timeout 10m" in node.nft("list", "map", "ip", TABLE, "affinity")
 
 
@@ -250,11 +250,11 @@ async def test_udp_client_leaves_a_removed_endpoint(node: Node, services: Nftabl
     await services.sync(CONFIG, [before])
     for client in (node.node, node.outside):
         with Caller(client, NODE, NODE_PORT, UDP) as caller:
-            assert caller.ask().backend == NEAR[0]
+            assert caller.call().backend == NEAR[0]
             await services.update(CONFIG, ServicePortChange((before,), (after,)))
-            assert caller.ask().backend == FAR[0]
+            assert caller.call().backend == FAR[0]
             await services.update(CONFIG, ServicePortChange((after,), (before,)))
-            assert caller.ask().backend == NEAR[0]
+            assert caller.call().backend == NEAR[0]
 
 
 async def test_udp_client_is_served_once_the_service_appears(node: Node, services: NftablesBackend) -> None:
@@ -262,9 +262,9 @@ async def test_udp_client_is_served_once_the_service_appears(node: Node, service
     await services.sync(CONFIG, [])
     with Caller(node.outside, NODE, NODE_PORT, UDP) as caller:
         with pytest.raises(ConnectionRefusedError):
-            caller.ask()
+            caller.call()
         await services.update(CONFIG, ServicePortChange((), (port,)))
-        assert caller.ask().backend in NEAR
+        assert caller.call().backend in NEAR
 
 
 async def test_established_connections_survive_rule_changes(node: Node, services: NftablesBackend) -> None:
@@ -277,7 +277,7 @@ async def test_established_connections_survive_rule_changes(node: Node, services
             services.sync(CONFIG, []),
         ):
             await change
-            assert {far.ask().backend, own.ask().backend} == {NEAR[0]}
+            assert {far.call().backend, own.call().backend} == {NEAR[0]}
 
 
 FOREIGN = {
@@ -288,7 +288,7 @@ FOREIGN = {
 }
 
 
-async def heard(services: NftablesBackend) -> None:
+async def wait_for_change(services: NftablesBackend) -> None:
     async with asyncio.timeout(10):
         while services.is_unmodified():
             await asyncio.sleep(0.01)
@@ -302,7 +302,7 @@ async def test_foreign_changes_to_the_table_are_detected_and_undone(
     listed = node.nft("list", "table", "ip", TABLE)
     assert services.is_unmodified()
     node.nft(*FOREIGN[what])
-    await heard(services)
+    await wait_for_change(services)
     await services.sync(CONFIG, [web(*HERE)])
     assert [services.is_unmodified(), node.nft("list", "table", "ip", TABLE)] == [True, listed]
     assert call(node.node, CLUSTER_IP, 80).backend in NEAR
@@ -335,7 +335,7 @@ async def test_own_changes_and_foreign_tables_are_not_drift(node: Node, services
         await services.update(CONFIG, ServicePortChange((port,), ()))
         assert services.is_unmodified()
     node.nft("add", "chain", "ip", TABLE, "marker")
-    await heard(services)
+    await wait_for_change(services)
 
 
 async def test_failed_table_update_changes_nothing_and_requests_a_full_replace(

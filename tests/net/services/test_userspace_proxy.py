@@ -298,7 +298,7 @@ def test_many_parallel_connections_get_their_own_answers(node: ProxyNode) -> Non
         assert [int.from_bytes(client.recv(4), "big") for client in clients] == list(range(CONNECTIONS))
 
 
-def ask(client: socket.socket, address: IPv4Address, port: int, text: bytes) -> None:
+def exchange(client: socket.socket, address: IPv4Address, port: int, text: bytes) -> None:
     client.sendto(text, (str(address), port))
 
 
@@ -311,7 +311,7 @@ def test_udp_replies_come_from_the_called_frontend(node: ProxyNode, caller: str)
         frontends = ((CLUSTER_IP, 80, first), (OTHER_IP, 80, other), (OUTSIDE_IP, 80, first), (NODE, NODE_PORT, first))
         for address, port, backend in frontends:
             for text in (b"first", b"second"):
-                ask(client, address, port, text)
+                exchange(client, address, port, text)
                 question, sender = backend.recvfrom(100)
                 backend.sendto(question[::-1], sender)
                 assert client.recvfrom(100) == (text[::-1], (str(address), port))
@@ -323,7 +323,7 @@ def test_datagram_refused_by_an_endpoint_goes_to_the_next(node: ProxyNode) -> No
         with listening(kind) as closed:
             refusing = EndpointInfo(NODE, closed.getsockname()[1])
         serve(node, served(refusing, backend, protocol=Protocol.UDP))
-        ask(client, CLUSTER_IP, 80, b"who is there")
+        exchange(client, CLUSTER_IP, 80, b"who is there")
         question, sender = backend.recvfrom(100)
         assert question == b"who is there"
         backend.sendto(b"me", sender)
@@ -335,7 +335,7 @@ def test_udp_client_leaves_an_endpoint_that_died_after_answering(node: ProxyNode
     kind = socket.SOCK_DGRAM
     with listening(kind) as first, listening(kind) as other, socket_in(CLIENT_NAMESPACE, kind) as client:
         serve(node, served(first, other, protocol=Protocol.UDP, sticky=sticky))
-        ask(client, CLUSTER_IP, 80, b"first")
+        exchange(client, CLUSTER_IP, 80, b"first")
         [backend], _, _ = select.select([first, other], [], [], 10)
         question, sender = backend.recvfrom(100)
         backend.sendto(question, sender)
@@ -344,7 +344,7 @@ def test_udp_client_leaves_an_endpoint_that_died_after_answering(node: ProxyNode
         left = other if backend is first else first
 
         def is_heard() -> bool:
-            ask(client, CLUSTER_IP, 80, b"second")
+            exchange(client, CLUSTER_IP, 80, b"second")
             return bool(select.select([left], [], [], 0.01)[0])
 
         wait_until(is_heard, "the other backend hears the client")
@@ -356,10 +356,10 @@ def test_udp_client_of_a_removed_endpoint_gets_another_at_its_next_datagram(node
         before = served(first, protocol=Protocol.UDP)
         after = replace(before, internal_endpoints=served(other).internal_endpoints)
         serve(node, before)
-        ask(client, CLUSTER_IP, 80, b"before")
+        exchange(client, CLUSTER_IP, 80, b"before")
         assert first.recv(100) == b"before"
         node.call(node.proxy.update(CONFIG, ServicePortChange(removed=(before,), added=(after,))))
-        ask(client, CLUSTER_IP, 80, b"after")
+        exchange(client, CLUSTER_IP, 80, b"after")
         assert other.recv(100) == b"after"
 
 
@@ -368,9 +368,9 @@ def test_datagram_to_the_proxys_own_port_is_dropped(node: ProxyNode) -> None:
     with listening(kind) as backend, socket_in(CLIENT_NAMESPACE, kind) as client:
         serve(node, served(backend, protocol=Protocol.UDP))
         for address, port in ((NODE, node.proxy.port), (CLUSTER_IP, 81), (OTHER_IP, 80)):
-            ask(client, address, port, b"stray")
+            exchange(client, address, port, b"stray")
         with socket_in(CLIENT_NAMESPACE, kind) as honest:
-            ask(honest, CLUSTER_IP, 80, b"fence")
+            exchange(honest, CLUSTER_IP, 80, b"fence")
             assert backend.recv(100) == b"fence"
             assert not select.select([backend], [], [], 0)[0]
 
@@ -380,7 +380,7 @@ def test_datagram_burst_of_one_client_arrives_complete(node: ProxyNode) -> None:
     with listening(kind) as backend, socket_in(CLIENT_NAMESPACE, kind) as client:
         serve(node, served(backend, protocol=Protocol.UDP))
         for number in range(10):
-            ask(client, CLUSTER_IP, 80, bytes([number]))
+            exchange(client, CLUSTER_IP, 80, bytes([number]))
         taken = [backend.recvfrom(100) for _ in range(10)]
         assert [text for text, _ in taken] == [bytes([number]) for number in range(10)]
         assert len({sender for _, sender in taken}) == 1

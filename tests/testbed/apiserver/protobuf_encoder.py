@@ -53,16 +53,16 @@ def _put(message: Any, field: Field, value: Any) -> None:
             setattr(message, field.name, base64.b64decode(value) if field.type == "bytes" else value)
     elif field.map:
         for key, member in value.items():
-            _one(target[key], field.type, member)
+            _fill_message(target[key], field.type, member)
     elif field.repeated:
         for member in value:
-            _one(target.add(), field.type, member)
+            _fill_message(target.add(), field.type, member)
     else:
         target.SetInParent()
-        _one(target, field.type, value)
+        _fill_message(target, field.type, value)
 
 
-def _one(message: Any, name: str, value: Any) -> None:
+def _fill_message(message: Any, name: str, value: Any) -> None:
     form: Callable[[Any, Any], None] | None = _FORMS.get(name)
     if form is None:
         _fill(message, name, value)

@@ -44,12 +44,12 @@ class RawClient:
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self._threads.shutdown)
 
-    async def ask(self, method: str, path: str, body: Any = None, kind: str = "", **query: str) -> RawResponse:
+    async def request(self, method: str, path: str, body: Any = None, kind: str = "", **query: str) -> RawResponse:
         """`body`: bytes as they are, anything else as JSON; `kind` is its media type, if it is not the usual one."""
         usual = "application/merge-patch+json" if method == "PATCH" else "application/json"
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         headers = {} if data is None else {"Content-Type": kind or usual}
-        return await self._in_thread(self._ask, method, path, query, data, headers)
+        return await self._in_thread(self._request, method, path, query, data, headers)
 
     async def watch(self, path: str, enough: Callable[[list[Any]], bool], **query: str) -> list[Any]:
         """Return the events of a watch, each as the JSON of its line. Stop when `enough` returns True."""
@@ -58,7 +58,7 @@ class RawClient:
     async def _in_thread(self, work: Callable[..., T], *values: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *values)
 
-    def _ask(
+    def _request(
         self, method: str, path: str, query: dict[str, str], body: bytes | None, headers: dict[str, str]
     ) -> RawResponse:
         with closing(http.client.HTTPSConnection(self._address, context=self._ssl, timeout=SECONDS)) as connection:

@@ -92,20 +92,20 @@ class Writer:
         """Write until `end` returns True. A rejected write is retried from the current state of the object."""
         while not end():
             try:
-                await self._one()
+                await self._write_once()
             except (NotFound, AlreadyExists, Conflict):
                 continue
             except Unreachable:
                 await asyncio.sleep(PAUSE_SECONDS)
 
-    async def _one(self) -> None:
+    async def _write_once(self) -> None:
         dice = self._dice
         self._count += 1
         by = f"{self._name}.{self._count}"
         path = f"/api/v1/namespaces/{dice.choice(NAMESPACES)}/secrets"
         name = f"c{dice.randrange(NAMES)}"
         try:
-            old = await self._ask("GET", f"{path}/{name}")
+            old = await self._request("GET", f"{path}/{name}")
         except NotFound:
             await self._create(path, name, by)
             return
@@ -119,16 +119,16 @@ class Writer:
     async def _create(self, path: str, name: str, by: str) -> None:
         held = [FINALIZER] if self._dice.random() < 0.3 else []
         meta = {"name": name, "labels": self._labels(0, by), "finalizers": held}
-        self._note("ADDED", await self._ask("POST", path, {"metadata": meta}))
+        self._note("ADDED", await self._request("POST", path, {"metadata": meta}))
 
     async def _update(self, path: str, old: _Object, by: str) -> None:
         name, labels = old.metadata.name, self._labels(old.state.step + 1, by)
         meta = {"name": name, "resourceVersion": old.metadata.resource_version, "labels": labels}
         if self._dice.random() < 0.5:
-            changed = await self._ask("PATCH", f"{path}/{name}", {"metadata": meta})
+            changed = await self._request("PATCH", f"{path}/{name}", {"metadata": meta})
         else:
             whole = {"metadata": meta | {"finalizers": old.metadata.finalizers}}
-            changed = await self._ask("PUT", f"{path}/{name}", whole)
+            changed = await self._request("PUT", f"{path}/{name}", whole)
         self._note("MODIFIED", changed)
 
     def _labels(self, step: int, by: str) -> dict[str, str]:
@@ -145,9 +145,9 @@ class Writer:
 
     async def _release(self, path: str, old: _Object) -> None:
         meta = {"resourceVersion": old.metadata.resource_version, "finalizers": None}
-        self._note("DELETED", await self._ask("PATCH", f"{path}/{old.metadata.name}", {"metadata": meta}))
+        self._note("DELETED", await self._request("PATCH", f"{path}/{old.metadata.name}", {"metadata": meta}))
 
-    async def _ask(self, method: str, path: str, document: Any = None) -> _Object:
+    async def _request(self, method: str, path: str, document: Any = None) -> _Object:
         body = None if document is None else msgspec.json.encode(document)
         content_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
         return msgspec.json.decode(await self._client.request(method, path, body, content_type), type=_Object)

@@ -204,7 +204,7 @@ class FakeDocker(DockerClient):
         path = f"/var/lib/docker/containers/{container}/{container}-json.log"
         held.seen = changed(held.seen, state="running", pid=4242, started_at=self._now(), log_path=path)
         self.started.append(container)
-        self._tell(held.seen)
+        self._notify(held.seen)
         ends = re.search(r"(?<!')exit (\d+)(?!')", held.program)
         if ends is not None:
             self.end(container, int(ends.group(1)))
@@ -283,7 +283,7 @@ class FakeDocker(DockerClient):
         held.seen = changed(
             held.seen, state="exited", pid=0, exit_code=code, oom_killed=oom, started_at=now - ran, finished_at=now
         )
-        self._tell(held.seen)
+        self._notify(held.seen)
 
     def end_everything(self) -> None:
         """End all running containers, as a restart of Docker without live-restore does."""
@@ -344,9 +344,9 @@ class FakeDocker(DockerClient):
         if held.seen.running:
             self.end(container, KILLED)
         del self.held[container]
-        self._tell(held.seen)
+        self._notify(held.seen)
 
-    def _tell(self, seen: RuntimeContainer) -> None:
+    def _notify(self, seen: RuntimeContainer) -> None:
         for listener in () if self.quiet else self._listeners:
             listener(seen.labels.get(POD_UID, ""))
 

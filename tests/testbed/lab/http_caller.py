@@ -32,13 +32,13 @@ class Caller:
         """Once."""
         begun = time.monotonic()
         try:
-            self.answers[await asyncio.wait_for(self._ask(), CALL_SECONDS)] += 1
+            self.answers[await asyncio.wait_for(self._request(), CALL_SECONDS)] += 1
         except (OSError, ValueError, TimeoutError) as error:
             after = time.monotonic()
             output = str(error) or type(error).__name__
             self.failures.append(f"call at {begun - self._began:.2f} s, after {after - begun:.2f} s: {output}")
 
-    async def _ask(self) -> str:
+    async def _request(self) -> str:
         reader, writer = await asyncio.open_connection(*self._where)
         try:
             writer.write(b"GET / HTTP/1.0\r\n\r\n")

@@ -114,10 +114,10 @@ def _lines_of_version(text: str, version: Version) -> Iterator[str]:
             yield limited[4]
 
 
-def matches(wanted: Sequence[str], came: str) -> bool:
+def matches(wanted: Sequence[str], outcome: str) -> bool:
     """Return whether the output matches the expected lines."""
     pattern = "".join("(?:.*\n)*" if line == "..." else f"{_pattern(line)}\n" for line in wanted)
-    lines = "".join(f"{_single_spaced(line)}\n" for line in came.splitlines() if line.strip())
+    lines = "".join(f"{_single_spaced(line)}\n" for line in outcome.splitlines() if line.strip())
     return re.fullmatch(pattern, lines) is not None
 
 
@@ -152,9 +152,9 @@ class Terminal:
             return
         deadline = time.monotonic() + (0 if command.how == "" else SECONDS)
         begin = time.monotonic()
-        while not (came := self._seen(command)).is_as(command):
+        while not (outcome := self._seen(command)).is_as(command):
             if time.monotonic() >= deadline:
-                yield _differences(command, came)
+                yield _differences(command, outcome)
                 break
             rest(begin, PAUSE_SECONDS)
             begin = time.monotonic()
@@ -219,9 +219,9 @@ def _of_project(command: Command, project: str) -> Command:
     )
 
 
-def _differences(command: Command, came: Outcome) -> str:
+def _differences(command: Command, outcome: Outcome) -> str:
     wanted = [*command.stdout, *(f"! {line}" for line in command.stderr), f"= {command.code}"]
-    actual = [*came.stdout.splitlines(), *(f"! {line}" for line in came.stderr.splitlines()), f"= {came.code}"]
+    actual = [*outcome.stdout.splitlines(), *(f"! {line}" for line in outcome.stderr.splitlines()), f"= {outcome.code}"]
     return "\n".join(
         [f"$ {command.words}", "  must come:", *(f"    {s}" for s in wanted), "  came:", *(f"    {s}" for s in actual)]
     )

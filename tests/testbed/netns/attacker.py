@@ -107,7 +107,7 @@ class Attacker:
             if self._hear(wanted):
                 return True
         for marker in wanted - self._arrived:
-            self._tell(marker, "is lost")
+            self._record_difference(marker, "is lost")
         return False
 
     def _wrapped(self, attempt: Attempt, frame: bytes) -> bytes:
@@ -170,9 +170,9 @@ class Attacker:
         if rightly:
             self._arrived.add(marker)
         else:
-            self._tell(marker, f"gets through to {listener}")
+            self._record_difference(marker, f"gets through to {listener}")
 
-    def _tell(self, marker: bytes, actual: str) -> None:
+    def _record_difference(self, marker: bytes, actual: str) -> None:
         attempt = self._notes.attempt(marker)
         assert attempt is not None
         self.differences[f"{attempt.describe(actual)}; {self._notes.title(marker)}"] = None

@@ -168,7 +168,7 @@ class Caller:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
-    def ask(self, patience: float = PATIENCE_SECONDS) -> ServiceReply:
+    def call(self, patience: float = PATIENCE_SECONDS) -> ServiceReply:
         """Call once and return the reply. Raises OSError if refused, TimeoutError if there is no reply."""
         self._socket.settimeout(patience)
         self._socket.send(b"who?\n")
@@ -185,4 +185,4 @@ def call(
 ) -> ServiceReply:
     """Call once from a new socket. Raises OSError if refused, TimeoutError if there is no reply."""
     with Caller(namespace, address, port, kind, own) as caller:
-        return caller.ask()
+        return caller.call()

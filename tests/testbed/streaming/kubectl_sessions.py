@@ -148,7 +148,7 @@ class Terminal:
     def __init__(self, kubectl: Kubectl, *words: str) -> None:
         self._master, slave = pty.openpty()
         self.resize(30, 100)
-        self._said = b""
+        self._output = b""
         self.process = subprocess.Popen(
             [*kubectl.command, *words],
             stdin=slave,
@@ -171,14 +171,14 @@ class Terminal:
     def expect(self, pattern: str, again: str = "") -> None:
         """Wait until the output matches a pattern. `again` is typed every second meanwhile."""
         begin = typed = time.monotonic()
-        while not (actual := re.search(pattern.encode(), self._said)):
-            assert time.monotonic() < begin + DEADLINE_SECONDS, self._said
+        while not (actual := re.search(pattern.encode(), self._output)):
+            assert time.monotonic() < begin + DEADLINE_SECONDS, self._output
             if again and time.monotonic() > typed + 1:
                 os.write(self._master, again.encode())
                 typed = time.monotonic()
             if select.select([self._master], [], [], 0.1)[0]:
-                self._said += os.read(self._master, 4096)
-        self._said = self._said[actual.end() :]
+                self._output += os.read(self._master, 4096)
+        self._output = self._output[actual.end() :]
 
     def close(self) -> None:
         self.process.kill()

@@ -73,7 +73,7 @@ class Simulation:
             elif isinstance(write, Update):
                 key = (write.object.KIND, write.object.metadata.name)
                 assert self.objects[key] == write.before, "two writes of one object in a pass"
-                self._keep(write.object)
+                self._store(write.object)
             elif isinstance(write, Delete):
                 self.delete(write.object, policy=write.policy)
             elif isinstance(write, ForceDelete):
@@ -88,9 +88,9 @@ class Simulation:
         if left is None:
             self.remove(obj)
         else:
-            self._keep(left)
+            self._store(left)
 
-    def _keep(self, obj: Any) -> None:
+    def _store(self, obj: Any) -> None:
         key = (obj.KIND, obj.metadata.name)
         self.objects[key] = obj
         if strategy.is_deletable(BY_KIND[obj.KIND], obj):

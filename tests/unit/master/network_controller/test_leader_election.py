@@ -34,14 +34,14 @@ class Leases(Client):
     async def create(self, obj: Lease) -> Lease:  # type: ignore[override]
         if self.lease is not None:
             raise AlreadyExists(Status(code=409))
-        return self._kept(obj)
+        return self._store(obj)
 
     async def update(self, obj: Lease) -> Lease:  # type: ignore[override]
         if self.lease is None or obj.metadata.resource_version != self.lease.metadata.resource_version:
             raise Conflict(Status(code=409))
-        return self._kept(obj)
+        return self._store(obj)
 
-    def _kept(self, obj: Lease) -> Lease:
+    def _store(self, obj: Lease) -> Lease:
         self.revision += 1
         self.lease = replace(obj, metadata=replace(obj.metadata, resource_version=str(self.revision)))
         return self.lease

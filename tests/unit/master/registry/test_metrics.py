@@ -38,7 +38,7 @@ def used(nano_cores: int, size: int) -> dict[str, Any]:
     }
 
 
-def said(*pods: str) -> bytes:
+def summary(*pods: str) -> bytes:
     """Return the summary of a node with these pods of the project red, each with two containers."""
     rows = [
         {
@@ -55,16 +55,16 @@ class Nodes:
     """The responses of nodes."""
 
     def __init__(self) -> None:
-        self.said: dict[str, bytes] = {}
+        self.summaries: dict[str, bytes] = {}
         self.requested_nodes: list[str] = []
 
     async def get(self, node: str, path: str, seconds: float = 10.0) -> bytes:
         assert (path, seconds < 10) == (SUMMARY_PATH, True)
         self.requested_nodes.append(node)
         await asyncio.sleep(0)
-        if node not in self.said:
+        if node not in self.summaries:
             raise NotReady(f"node {node}: no answer")
-        return self.said[node]
+        return self.summaries[node]
 
 
 class Door:
@@ -97,7 +97,7 @@ async def door(tmp_path: Path) -> AsyncIterator[Door]:
     for obj in (node("near", labels={"zone": "a"}), node("far"), labelled, pod("other", "far"), pod("waits")):
         await store.write(put(obj))
     nodes = Nodes()
-    nodes.said = {"near": said("web", "of-nobody"), "far": said("other")}
+    nodes.summaries = {"near": summary("web", "of-nobody"), "far": summary("other")}
     yield Door(store, nodes)
     await store.close()
 
@@ -131,7 +131,7 @@ async def test_pod_metrics_report_usage_by_container(door: Door) -> None:
 
 
 async def test_unresponsive_node_is_omitted_and_not_queried_again_at_once(door: Door) -> None:
-    del door.nodes.said["far"]
+    del door.nodes.summaries["far"]
     assert names(await door.get("nodes")) == ["near"]
     assert names(await door.get("pods")) == ["web"]
     assert await door.refused("nodes/far") == 404
@@ -139,13 +139,13 @@ async def test_unresponsive_node_is_omitted_and_not_queried_again_at_once(door: 
 
 
 async def test_node_with_invalid_metrics_is_omitted(door: Door) -> None:
-    door.nodes.said["far"] = b"<html>"
+    door.nodes.summaries["far"] = b"<html>"
     assert names(await door.get("nodes")) == ["near"]
 
 
 async def test_node_without_metrics_yet_is_omitted(door: Door) -> None:
     half = {"podRef": {"name": "other", "namespace": "red"}, "containers": [{"name": "a"}, {"name": "b", **used(1, 1)}]}
-    door.nodes.said["far"] = json.dumps({"node": {"cpu": {"time": TIME}}, "pods": [half]}).encode()
+    door.nodes.summaries["far"] = json.dumps({"node": {"cpu": {"time": TIME}}, "pods": [half]}).encode()
     assert names(await door.get("nodes")) == ["near"]
     assert names(await door.get("pods")) == ["web"]
 

@@ -31,7 +31,7 @@ async def health() -> AsyncIterator[ServiceHealthServer]:
     await ports.close()
 
 
-async def ask(port: int, path: str = "/") -> tuple[int, dict[str, object], str]:
+async def query(port: int, path: str = "/") -> tuple[int, dict[str, object], str]:
     async with aiohttp.ClientSession() as session, session.get(f"http://{HERE}:{port}{path}") as answer:
         weight = answer.headers["X-Load-Balancing-Endpoint-Weight"]
         return answer.status, json.loads(await answer.read()), weight
@@ -43,13 +43,13 @@ async def test_node_with_local_endpoints_is_healthy(health: ServiceHealthServer)
     await health.sync(HERE, {("red", "web"): web, ("red", "db"): ServiceState(health_port=other)})
     service = {"namespace": "red", "name": "web"}
     body = {"service": service, "localEndpoints": 2, "serviceProxyHealthy": True}
-    assert await ask(first) == await ask(first, "/healthz") == (200, body, "2")
+    assert await query(first) == await query(first, "/healthz") == (200, body, "2")
     body = {"service": {**service, "name": "db"}, "localEndpoints": 0, "serviceProxyHealthy": True}
-    assert await ask(other) == (503, body, "0")
+    assert await query(other) == (503, body, "0")
     await health.sync(HERE, {("red", "web"): ServiceState(health_port=first)})
-    assert (await ask(first))[0] == 503
+    assert (await query(first))[0] == 503
     with pytest.raises(aiohttp.ClientConnectorError):
-        await ask(other)
+        await query(other)
 
 
 async def test_health_check_port_in_use_is_served_once_free(
@@ -63,4 +63,4 @@ async def test_health_check_port_in_use_is_served_once_free(
     port = taken.getsockname()[1]
     taken.close()
     await health.sync(HERE, checked)
-    assert (await ask(port))[0] == 200
+    assert (await query(port))[0] == 200

@@ -37,18 +37,18 @@ class Peer:
     def __init__(self, end: PipeEnd) -> None:
         self.end = end
         self._encoder, self._decoder = Encoder(), Decoder()
-        self._heard: list[Frame] = []
+        self._received_frames: list[Frame] = []
 
     async def say(self, *frames: Frame) -> None:
         await self.end.write(b"".join(map(self._encoder.encode, frames)))
 
     async def hear(self) -> Frame | None:
-        while not self._heard:
+        while not self._received_frames:
             data = await self.end.read()
             if not data:
                 return None
-            self._heard += self._decoder.feed(data)
-        return self._heard.pop(0)
+            self._received_frames += self._decoder.feed(data)
+        return self._received_frames.pop(0)
 
     async def hear_all(self) -> list[Frame]:
         return [frame async for frame in self._rest()]

@@ -47,14 +47,14 @@ class ObjectStore:
             name = f"{obj.metadata.generate_name}{self._number:05d}"
             obj = replace(obj, metadata=replace(obj.metadata, name=name))
         obj = with_revision(default(obj, BY_KIND[obj.KIND].rules), self._number)
-        self._tell("MODIFIED", obj)
+        self._notify("MODIFIED", obj)
         self.objects[key_of(obj)] = obj
 
     def drop(self, obj: Object) -> None:
-        self._tell("DELETED", obj)
+        self._notify("DELETED", obj)
         del self.objects[key_of(obj)]
 
-    def _tell(self, event: str, obj: Object) -> None:
+    def _notify(self, event: str, obj: Object) -> None:
         if obj.KIND in ENDPOINT_KINDS:
             key = key_of(obj)
             self.work.observe(WatchEvent(event, Record(key, self._number, b"", type(obj), obj), None))
