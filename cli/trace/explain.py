@@ -82,8 +82,8 @@ def _endpoint_text(endpoint: str, topology: ClusterTopology) -> str:
     return f"{host} ({endpoint})" if host is not None and host.name else endpoint
 
 
-def _not_classified(drop: Drop) -> Iterator[str]:
-    """Yield the reasons why the first table drops a packet, the most important one first."""
+def _classifier_drop(drop: Drop) -> Iterator[str]:
+    """Yield why the first table drops the packet: no flow accepts it from this sender."""
     request, node = drop.last.request, drop.last.node
     if request.vlan is not None:
         frames = {"tunnel": "frames in a tunnel", "node": f"{node}'s frames"}.get(
@@ -94,7 +94,7 @@ def _not_classified(drop: Drop) -> Iterator[str]:
         yield "it is IPv6, which the pod network does not carry"
     if request.protocol == "arp-reply":
         yield "only the switch answers ARP requests: no ARP packet reaches another pod"
-    yield from _BY_ENTRANCE[request.enters](drop)
+    yield from _REASONS_BY_ENTRANCE[request.enters](drop)
 
 
 def _spoofed_pod(drop: Drop) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _mac(address: IPv4Address) -> str:
     return (b"\x0a\x58" + address.packed).hex(":")
 
 
-_BY_ENTRANCE: dict[str, Callable[[Drop], Iterator[str]]] = {
+_REASONS_BY_ENTRANCE: dict[str, Callable[[Drop], Iterator[str]]] = {
     "pod": _spoofed_pod,
     "docker": _spoofed_docker_container,
     "tunnel": _invalid_tunnel,
@@ -170,13 +170,18 @@ GENERIC = "accepts it"
 
 
 def _explain_drop(source: Host, target: Host, last: Hop, topology: ClusterTopology) -> str:
-    """Return why the last switch drops the packet, to be appended to `dropped because`."""
+    """Return why the last switch drops the packet, to be appended to `dropped because`.
+
+    The table that drops it selects the function. The sentence follows from the packet and the topology, not from the
+    drop reason in the flow's cookie.
+    """
     table = last.result.steps[-1].table if last.result.steps else "classifier"
-    reasons = _BY_TABLE[table](Drop(source, target, last, topology)) if table in _BY_TABLE else iter(())
+    reasons = _REASONS_BY_TABLE[table](Drop(source, target, last, topology)) if table in _REASONS_BY_TABLE else iter(())
     return next(reasons, f"no flow of the table {table} {GENERIC}")
 
 
-def _not_answered(drop: Drop) -> Iterator[str]:
+def _arp_responder_drop(drop: Drop) -> Iterator[str]:
+    """Yield why the switch does not answer an ARP request."""
     target = drop.target.address
     if drop.source_ip == target:
         yield f"the switch ignores announcements: {drop.source} has the address {target}"
@@ -185,7 +190,8 @@ def _not_answered(drop: Drop) -> Iterator[str]:
     yield f"no pod on {drop.last.node} has the address {target}"
 
 
-def _no_route(drop: Drop) -> Iterator[str]:
+def _l3_forwarding_drop(drop: Drop) -> Iterator[str]:
+    """Yield why there is no route for the packet."""
     target, topology = drop.target, drop.topology
     host = topology.node_of(target.address)
     if target.address in topology.services:
@@ -201,7 +207,8 @@ def _no_route(drop: Drop) -> Iterator[str]:
     yield f"{target} belongs to no node's subnet"
 
 
-def _no_service(drop: Drop) -> Iterator[str]:
+def _service_lb_drop(drop: Drop) -> Iterator[str]:
+    """Yield why no service takes the packet."""
     request, topology, address = drop.last.request, drop.topology, drop.target.address
     if address in topology.services and topology.frontend(address) is None:
         yield f"{address} is a service address, and no service has it"
@@ -215,7 +222,8 @@ def _no_service(drop: Drop) -> Iterator[str]:
     yield f"{drop.last.node} serves no {port} of {drop.target}"
 
 
-def _not_delivered(drop: Drop) -> Iterator[str]:
+def _pod_output_drop(drop: Drop) -> Iterator[str]:
+    """Yield why the packet reaches no pod of the last node."""
     target, node, step = drop.target, drop.last.node, drop.last.result.steps[-1]
     if any(action.startswith(">>") for action in step.actions) and not target.address.is_multicast:
         yield f"it would leave by the port through which it came, and the switch of {node} sends nothing back"
@@ -242,6 +250,7 @@ def _not_local(drop: Drop) -> Iterator[str]:
 
 
 def _isolated(drop: Drop) -> Iterator[str]:
+    """Yield why the VNID of the sender keeps the packet from its target."""
     target, source_vnid, docker = drop.target, drop.last.result.vnid, drop.last.result.docker
     target_vnid = drop.topology.vnids.get(target.project)
     if docker is not None and target.address in IPv4Network(docker.subnet):
@@ -250,18 +259,20 @@ def _isolated(drop: Drop) -> Iterator[str]:
         yield f"{drop.sender_vnid_text} may not reach {drop.topology.vnid_text(target, target_vnid)}"
 
 
-def _vxlan_from_pod(drop: Drop) -> Iterator[str]:
+def _external_output_drop(drop: Drop) -> Iterator[str]:
+    """Yield why the packet does not leave the cluster network: the only flow that drops here is for VXLAN."""
     yield f"{drop.source} may not send VXLAN to the outside: nodes would accept it as a tunnel packet"
 
 
-_BY_TABLE: dict[str, Callable[[Drop], Iterator[str]]] = {
-    "classifier": _not_classified,
-    "arp_responder": _not_answered,
-    "service_lb": _no_service,
-    "l3_forwarding": _no_route,
-    "pod_output": _not_delivered,
-    "external_output": _vxlan_from_pod,
+_REASONS_BY_TABLE: dict[str, Callable[[Drop], Iterator[str]]] = {
+    "classifier": _classifier_drop,
+    "arp_responder": _arp_responder_drop,
+    "service_lb": _service_lb_drop,
+    "l3_forwarding": _l3_forwarding_drop,
+    "pod_output": _pod_output_drop,
+    "external_output": _external_output_drop,
 }
+"""Reasons for a drop by the table that drops the packet, the most important one first."""
 
 
 def explain(source: Host, target: Host, hops: list[Hop], topology: ClusterTopology) -> str:
