@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Generator
 
@@ -25,6 +26,16 @@ os.environ.setdefault("GOGC", "400")
 # No example has to be done in a given time: how long one takes is the machine's affair.
 hypothesis.settings.register_profile("podlane", deadline=None)
 hypothesis.settings.load_profile("podlane")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect tests without garbage collection: it would visit all modules and tests again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
