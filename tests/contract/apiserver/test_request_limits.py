@@ -6,6 +6,7 @@ import asyncio
 import base64
 import datetime
 import re
+import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -359,3 +360,34 @@ async def test_unread_watches_are_closed_and_delay_no_other_client(server: ApiSe
         writer.transport.abort()
     await client.request("DELETE", CONFIG_MAPS)
     assert grown < slow * MAX_QUEUED_BYTES * 0.6, "each has a copy of its own"
+
+
+async def test_a_large_object_is_encrypted_in_slices_for_watches_that_are_not_read(
+    server: ApiServer, client: Client
+) -> None:
+    kubeconfig, watches, size = Kubeconfig.load(server.kubeconfig), 150, 900_000
+    path = f"{CONFIG_MAPS}?watch=1&timeoutSeconds=8&fieldSelector=metadata.name=sliced"
+    host, _, port = kubeconfig.server.removeprefix("https://").partition(":")
+    unread: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    for _ in range(watches):
+        connected = socket.socket()
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connected.connect((host, int(port)))
+        pair = await asyncio.open_connection(sock=connected, ssl=kubeconfig.ssl_context(), server_hostname=host)
+        pair[1].write(f"GET {path} HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n".encode())
+        assert await pair[0].readuntil(b"\r\n\r\n")
+        cast("asyncio.Transport", pair[1].transport).pause_reading()
+        unread.append(pair)
+    before = _resident(server)
+    document = {"metadata": {"name": "sliced"}, "data": {"filler": "a" * size}}
+    for _ in range(3):
+        await client.request("POST", CONFIG_MAPS, msgspec.json.encode(document))
+        await client.request("DELETE", f"{CONFIG_MAPS}/sliced")
+    assert _resident(server) - before < watches * size * 0.6, "each has a copy of its own"
+    await asyncio.sleep(9)  # The watches have ended, in the middle of an object.
+    for number, (reader, writer) in enumerate(unread):
+        cast("asyncio.Transport", writer.transport).resume_reading()
+        if number < 5:
+            received = await Raw(reader, writer).answer()
+            assert not received.endswith(b"0\r\n\r\n"), "the end of the response lies in a chunk"
+        writer.transport.abort()
