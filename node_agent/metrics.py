@@ -1,4 +1,8 @@
-"""Metrics of the agent's own work, under kubelet's metric names. Driver."""
+"""Metrics of the agent's own work, under kubelet's metric names. Driver.
+
+They are in the registry of the Prometheus client library, which ports 10248 and 10250 show at `/metrics`. Metrics of
+containers, volumes and probes: `node_agent/stats/metrics.py`.
+"""
 
 from __future__ import annotations
 

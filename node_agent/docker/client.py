@@ -164,13 +164,14 @@ class DockerClient:
 
     @operation("list_containers")
     async def list_pods(self) -> dict[str, dict[str, str]]:
-        """Return the pods that have a container here: the labels of one of its containers by pod UID.
+        """Return the pods that have a container here: the labels of the sandbox by pod UID, without one of a container.
 
         Containers of other agents that use kubelet's labels are omitted, because they lack this agent's own labels.
         """
         containers = await self._call(lambda client: client.containers(all=True, filters={"label": TYPE}))
         labels = [container["Labels"] for container in containers if container["Labels"].keys() & {ATTEMPT, CRASHES}]
-        return {pod_labels[POD_UID]: pod_labels for pod_labels in labels if POD_UID in pod_labels}
+        sandboxes_last = sorted(labels, key=lambda pod_labels: ATTEMPT in pod_labels)
+        return {pod_labels[POD_UID]: pod_labels for pod_labels in sandboxes_last if POD_UID in pod_labels}
 
     @operation("list_podsandbox")
     async def list_sandboxes(self) -> frozenset[str]:

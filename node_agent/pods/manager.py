@@ -12,18 +12,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from api.core.pod import FINAL_PHASES, Pod, PodSpec, PodStatus
-from api.meta.types import ObjectMeta
-from api.validation.static_pods import from_api_server, is_mirror, is_static
+from api.core.pod import FINAL_PHASES, Pod, PodStatus
+from api.validation.static_pods import is_mirror, is_static
 from node_agent.pods.admission import Rejection
 from node_agent.pods.admitter import AdmitResult, PodAdmitter
 from node_agent.pods.conditions import foreign_conditions
-from node_agent.pods.local_pods import LocalPods
+from node_agent.pods.local_pods import LocalPods, orphan_pod
 from node_agent.pods.pod_workers import PodWorkers
 from node_agent.pods.status import rejected_status
 from node_agent.pods.status_manager import StatusManager
 from node_agent.pods.worker import PodWorker, PodWorkerFactory
-from node_agent.runtime.container import GRACE, POD_NAME, POD_NAMESPACE, RuntimePod, int_label
+from node_agent.runtime.container import RuntimePod
 from node_agent.runtime.pleg import PodCache
 from node_agent.sources.api_server import ApiServerSource
 from node_agent.sources.pod_config import PodConfig
@@ -37,9 +36,6 @@ RESYNC_SECONDS = 60.0
 CLEAN_UP_SECONDS = 60.0
 HUNG_SECONDS = 120.0
 """Time without a pass after which the agent counts as hung."""
-
-ORPHAN_GRACE_SECONDS = 2
-"""Grace period of an orphan without a label with its grace period."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +86,8 @@ class PodManager:
         self._cache = cache
         self._spawn = spawn
         self._waiting: frozenset[str] = frozenset()
+        # UIDs of the workers' pods of which only labels are known.
+        self._orphans: set[str] = set()
         self._sources_ready = False
         self._has_api_pods = False
         self._clean_up_at = 0.0
@@ -125,8 +123,12 @@ class PodManager:
         return await self._cache.get(pod.metadata.uid)
 
     def static_pods(self) -> StaticPods:
-        """Return the static pods of this node, including those that terminate."""
-        running = {uid: worker.pod for uid, worker in self._workers.items() if is_static(worker.pod)}
+        """Return the static pods of this node, including those that terminate. Orphans are none: their spec is gone."""
+        running = {
+            uid: worker.pod
+            for uid, worker in self._workers.items()
+            if is_static(worker.pod) and uid not in self._orphans
+        }
         return StaticPods(running, self._waiting, complete=self._sources_ready)
 
     def evictable_workers(self) -> dict[str, PodWorker]:
@@ -246,7 +248,8 @@ class PodManager:
 
     def _terminate_orphan(self, uid: str, labels: Mapping[str, str]) -> None:
         """Start a worker that removes what is left of a pod."""
-        self._start_worker(from_api_server(_pod_from_labels(uid, labels))).terminate()
+        self._orphans.add(uid)
+        self._start_worker(orphan_pod(uid, labels)).terminate()
 
     # --- workers -----------------------------------------------------------------------------------------------------
 
@@ -261,6 +264,7 @@ class PodManager:
         await worker.run()
         uid = worker.pod.metadata.uid
         self._workers.remove(uid)
+        self._orphans.discard(uid)
         self._worker_factory.forget(uid)
         api_pods = self._api_server.informer.items.values()
         if any(pod.metadata.uid == uid and pod.metadata.deletion_timestamp for pod in api_pods):
@@ -282,11 +286,3 @@ def _uids(pod: Pod, api_pods: Mapping[str, Pod]) -> set[str]:
     """Return the UID of a pod on this node, and the UID of its mirror pod if it has one."""
     uid = pod.metadata.uid
     return {uid, api_pods[uid].metadata.uid} if uid in api_pods else {uid}
-
-
-def _pod_from_labels(uid: str, labels: Mapping[str, str]) -> Pod:
-    """Return a pod of which only the labels on its containers are known."""
-    return Pod(
-        metadata=ObjectMeta(name=labels.get(POD_NAME, "unknown"), namespace=labels.get(POD_NAMESPACE, ""), uid=uid),
-        spec=PodSpec(termination_grace_period_seconds=int_label(labels, GRACE, ORPHAN_GRACE_SECONDS)),
-    )

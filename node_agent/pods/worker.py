@@ -378,7 +378,7 @@ class PodWorker:
 
         The containers stay for their logs.
         """
-        if await self._stop(observed):
+        if await self._stop_containers(observed):
             return
         await self._sandbox.detach(observed.sandbox_ids)
         for container in actions.kill:
@@ -388,14 +388,17 @@ class PodWorker:
 
     async def _sync_failed_pod(self, observed: RuntimePod, reason: str, message: str) -> None:
         """Stop a pod for which fail() was called. Its status becomes final when nothing runs any more."""
-        if not await self._stop(observed):
+        if not await self._stop_containers(observed):
             self._set_status(failed_status(self._pod, reason, message))
             self.wake()
         self._report(await self._observe())
 
     async def _sync_terminating_pod(self, observed: RuntimePod) -> bool:
-        """Take the next step to remove the pod from this host. Return whether nothing of it is left."""
-        if await self._stop(observed):
+        """Take the next step to remove the pod from this host. Return whether nothing of it is left.
+
+        This also removes an evicted pod, whose object stays.
+        """
+        if await self._stop_containers(observed):
             self._report(await self._observe(), terminating=True)
             return False
         self._report(observed, terminating=True)
@@ -407,7 +410,7 @@ class PodWorker:
         await self._volumes.remove()
         return True
 
-    async def _stop(self, observed: RuntimePod) -> bool:
+    async def _stop_containers(self, observed: RuntimePod) -> bool:
         """Take the next step to stop all containers. Return whether any of them still runs.
 
         The grace period begins with the first call. deletionTimestamp is not used, because it has whole seconds only

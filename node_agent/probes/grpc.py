@@ -10,7 +10,7 @@ from grpclib.encoding.base import CodecBase
 from grpclib.exceptions import GRPCError, ProtocolError, StreamTerminatedError
 
 from api.core.pod import GRPCAction
-from node_agent.probes.state import ProbeAnswer
+from node_agent.probes.state import ProbeOutcome
 from node_agent.probes.tcp import os_error_text
 
 CHECK_METHOD = "/grpc.health.v1.Health/Check"
@@ -31,7 +31,7 @@ class _BytesCodec(CodecBase):
         return data
 
 
-async def check(action: GRPCAction, address: str, seconds: float) -> ProbeAnswer:
+async def check(action: GRPCAction, address: str, seconds: float) -> ProbeOutcome:
     """Request the health of a service, or of the server if the probe names no service."""
     service = (action.service or "").encode()
     request = b"\x0a" + _varint(len(service)) + service if service else b""
@@ -40,18 +40,18 @@ async def check(action: GRPCAction, address: str, seconds: float) -> ProbeAnswer
         async with asyncio.timeout(seconds):
             response = await UnaryUnaryMethod[bytes, bytes](channel, CHECK_METHOD, bytes, bytes)(request)
     except TimeoutError:
-        return ProbeAnswer(False, f"timeout: no answer from {address}:{action.port} within {seconds:g}s")
+        return ProbeOutcome(False, f"timeout: no answer from {address}:{action.port} within {seconds:g}s")
     except GRPCError as error:
-        return ProbeAnswer(False, f"error: health rpc failed: {error.status.name} {error.message or ''}".rstrip())
+        return ProbeOutcome(False, f"error: health rpc failed: {error.status.name} {error.message or ''}".rstrip())
     except OSError as error:
-        return ProbeAnswer(False, f"error: no health rpc with {address}:{action.port}: {os_error_text(error)}")
+        return ProbeOutcome(False, f"error: no health rpc with {address}:{action.port}: {os_error_text(error)}")
     except (ProtocolError, StreamTerminatedError) as error:
-        return ProbeAnswer(False, f"error: no health rpc with {address}:{action.port}: {error}")
+        return ProbeOutcome(False, f"error: no health rpc with {address}:{action.port}: {error}")
     finally:
         channel.close()
     if response != SERVING_RESPONSE:
-        return ProbeAnswer(False, "service unhealthy (responded with something else than SERVING)")
-    return ProbeAnswer(True)
+        return ProbeOutcome(False, "service unhealthy (responded with something else than SERVING)")
+    return ProbeOutcome(True)
 
 
 def _varint(number: int) -> bytes:

@@ -11,16 +11,16 @@ from api.core.pod import Container, Probe
 from node_agent.clock import steady_clock, wall_clock
 from node_agent.probes.prober import Prober, ProbeTarget
 from node_agent.probes.state import (
-    ProbeAnswer,
+    ProbeOutcome,
     ProbeResults,
     ProbeState,
     container_probes,
     due_probes,
     initial_state,
-    record_answer,
+    record_outcome,
 )
 from node_agent.runtime.container import RuntimeContainer
-from node_agent.runtime.lifecycle_state import UNKNOWN
+from node_agent.runtime.lifecycle_state import NO_RESULTS
 from node_agent.stats.metrics import ProbeMetrics
 
 
@@ -40,8 +40,8 @@ class ProbeDependencies:
 class ProbeWorker:
     """The task that probes one container ID, until no probe can be due any more (kubelet: worker).
 
-    `on_answer` is called with the name of the probe, the answer, and whether a result changed. `on_duration` is called
-    with the name of the probe, the answer and the seconds that the probe took.
+    `on_probed` is called after each probe with the probe type, the outcome, the seconds that the probe took, and
+    whether a result changed.
     """
 
     def __init__(
@@ -50,32 +50,30 @@ class ProbeWorker:
         container: Container,
         target: ProbeTarget,
         state: ProbeState,
-        on_answer: Callable[[str, ProbeAnswer, bool], None],
-        on_duration: Callable[[str, ProbeAnswer, float], None],
+        on_probed: Callable[[str, ProbeOutcome, float, bool], None],
     ) -> None:
         self.state = state
         self.terminating = False
         self._prober = prober
         self._container = container
         self._target = target
-        self._on_answer = on_answer
-        self._on_duration = on_duration
+        self._on_probed = on_probed
         self.task = asyncio.create_task(self._run())
 
     async def _run(self) -> None:
-        in_flight: dict[asyncio.Task[ProbeAnswer], str] = {}
+        in_flight: dict[asyncio.Task[tuple[ProbeOutcome, float]], str] = {}
         probes = container_probes(self._container)
         try:
             while True:
                 self.state, due = due_probes(self.state, steady_clock(), self.terminating)
-                for kind in due:
-                    in_flight[asyncio.create_task(self._probe(kind, probes[kind]))] = kind
+                for probe_type in due:
+                    in_flight[asyncio.create_task(self._probe(probes[probe_type]))] = probe_type
                 wake_at = self.state.wake_at(self.terminating)
                 wait = None if wake_at is None else max((wake_at - steady_clock()).total_seconds(), 0.0)
                 if in_flight:
                     done, _ = await asyncio.wait(in_flight, timeout=wait, return_when=asyncio.FIRST_COMPLETED)
                     for task in done:
-                        self._record(in_flight.pop(task), task.result())
+                        self._record(in_flight.pop(task), *task.result())
                 elif wait is None:
                     return
                 else:
@@ -84,33 +82,34 @@ class ProbeWorker:
             for task in in_flight:
                 task.cancel()
 
-    async def _probe(self, kind: str, probe: Probe) -> ProbeAnswer:
+    async def _probe(self, probe: Probe) -> tuple[ProbeOutcome, float]:
+        """Execute a probe. Return its outcome and the seconds that it took."""
         started_at = steady_clock()
-        answer = await self._prober.probe(probe, self._target)
-        self._on_duration(kind, answer, (steady_clock() - started_at).total_seconds())
-        return answer
+        outcome = await self._prober.probe(probe, self._target)
+        return outcome, (steady_clock() - started_at).total_seconds()
 
-    def _record(self, kind: str, answer: ProbeAnswer) -> None:
+    def _record(self, probe_type: str, outcome: ProbeOutcome, seconds: float) -> None:
         before = self.state.results
-        self.state, after = record_answer(self.state, kind, answer.success)
-        self._on_answer(kind, answer, before != after)
+        self.state, after = record_outcome(self.state, probe_type, outcome.success)
+        self._on_probed(probe_type, outcome, seconds, before != after)
 
 
 class ProbeManager:
     """The probes of one pod's containers.
 
-    `on_answer` is called with the container's name, the name of the probe, the answer, and whether a result changed.
+    `on_probed` is called after each probe with the container's name, the probe type, the outcome, and whether a result
+    changed.
     `on_end` is called when a worker has ended, normally or with an error.
     """
 
     def __init__(
         self,
         dependencies: ProbeDependencies,
-        on_answer: Callable[[str, str, ProbeAnswer, bool], None],
+        on_probed: Callable[[str, str, ProbeOutcome, bool], None],
         on_end: Callable[[], None],
     ) -> None:
         self._dependencies = dependencies
-        self._on_answer = on_answer
+        self._on_probed = on_probed
         self._on_end = on_end
         self._workers: dict[str, ProbeWorker] = {}
         """By container ID."""
@@ -125,7 +124,7 @@ class ProbeManager:
         container: Container,
         runtime_container: RuntimeContainer,
         target: ProbeTarget,
-        previous: ProbeResults = UNKNOWN,
+        previous: ProbeResults = NO_RESULTS,
     ) -> None:
         """Probe a running container from now on, if it has probes and is not probed already.
 
@@ -140,13 +139,11 @@ class ProbeManager:
         dependencies = self._dependencies
         state = initial_state(container, now - age, now, dependencies.agent_started_at, dependencies.jitter(), previous)
 
-        def on_answer(kind: str, answer: ProbeAnswer, changed: bool) -> None:
-            self._on_answer(container.name, kind, answer, changed)
+        def on_probed(probe_type: str, outcome: ProbeOutcome, seconds: float, changed: bool) -> None:
+            dependencies.metrics.record(runtime_container, probe_type, outcome.success, seconds)
+            self._on_probed(container.name, probe_type, outcome, changed)
 
-        def on_duration(kind: str, answer: ProbeAnswer, seconds: float) -> None:
-            dependencies.metrics.record(runtime_container, kind, answer.success, seconds)
-
-        worker = ProbeWorker(dependencies.prober, container, target, state, on_answer, on_duration)
+        worker = ProbeWorker(dependencies.prober, container, target, state, on_probed)
         self._workers[runtime_container.id] = worker
         worker.task.add_done_callback(lambda _: self._on_end())
 

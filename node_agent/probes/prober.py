@@ -19,7 +19,7 @@ from yarl import URL
 from api.core.pod import HTTPGetAction, LifecycleHandler, Probe
 from node_agent.docker.client import DockerClient
 from node_agent.probes import tcp
-from node_agent.probes.state import ProbeAnswer
+from node_agent.probes.state import ProbeOutcome
 from node_agent.probes.tcp import os_error_text
 from reconcile.errors import DriverError
 
@@ -60,7 +60,7 @@ class Prober:
     ) -> None:
         await self._session.close()
 
-    async def probe(self, probe: Probe, target: ProbeTarget) -> ProbeAnswer:
+    async def probe(self, probe: Probe, target: ProbeTarget) -> ProbeOutcome:
         """Execute a probe once, within its timeout."""
         seconds = probe.timeout_seconds
         if probe.exec is not None:
@@ -75,7 +75,7 @@ class Prober:
         address = probe.tcp_socket.host or target.address
         return await tcp.connect(address, _port_number(probe.tcp_socket.port, target), seconds)
 
-    async def run_hook(self, hook: LifecycleHandler, target: ProbeTarget, seconds: float) -> ProbeAnswer:
+    async def run_hook(self, hook: LifecycleHandler, target: ProbeTarget, seconds: float) -> ProbeOutcome:
         """Run a hook for at most this many seconds. A hook with `tcpSocket` does nothing, as in kubelet.
 
         A request with HTTPS to a server of HTTP is repeated with HTTP, as in kubelet.
@@ -85,9 +85,9 @@ class Prober:
         if hook.sleep is not None:
             await asyncio.sleep(min(hook.sleep.seconds, seconds))
         if hook.http_get is None:
-            return ProbeAnswer(True)
-        answer = await self._http_get(hook.http_get, target, seconds, HOOK_USER_AGENT)
-        if answer.success is False and hook.http_get.scheme == "HTTPS" and "WRONG_VERSION_NUMBER" in answer.message:
+            return ProbeOutcome(True)
+        outcome = await self._http_get(hook.http_get, target, seconds, HOOK_USER_AGENT)
+        if outcome.success is False and hook.http_get.scheme == "HTTPS" and "WRONG_VERSION_NUMBER" in outcome.message:
             plain = HTTPGetAction(
                 port=hook.http_get.port,
                 path=hook.http_get.path,
@@ -96,22 +96,22 @@ class Prober:
                 scheme="HTTP",
             )
             return await self._http_get(plain, target, seconds, HOOK_USER_AGENT)
-        return answer
+        return outcome
 
-    async def _exec(self, command: tuple[str, ...], target: ProbeTarget, seconds: float) -> ProbeAnswer:
+    async def _exec(self, command: tuple[str, ...], target: ProbeTarget, seconds: float) -> ProbeOutcome:
         try:
             result = await self._docker.exec(target.container, command, seconds)
         except DriverError as error:
-            return ProbeAnswer(None, str(error))
+            return ProbeOutcome(None, str(error))
         if result.exit_code is None:
-            return ProbeAnswer(False, f'command "{" ".join(command)}" timed out after {seconds:g}s')
+            return ProbeOutcome(False, f'command "{" ".join(command)}" timed out after {seconds:g}s')
         if result.exit_code != 0:
-            return ProbeAnswer(False, result.output.strip() or f"exit code {result.exit_code}")
-        return ProbeAnswer(True)
+            return ProbeOutcome(False, result.output.strip() or f"exit code {result.exit_code}")
+        return ProbeOutcome(True)
 
     async def _http_get(
         self, action: HTTPGetAction, target: ProbeTarget, seconds: float, user_agent: str
-    ) -> ProbeAnswer:
+    ) -> ProbeOutcome:
         origin = URL.build(
             scheme=action.scheme.lower(), host=action.host or target.address, port=_port_number(action.port, target)
         )
@@ -120,13 +120,13 @@ class Prober:
             async with asyncio.timeout(seconds):
                 return await self._get_following_redirects(url, _headers(action, user_agent))
         except TimeoutError:
-            return ProbeAnswer(False, f'Get "{url}": no answer within {seconds:g}s')
+            return ProbeOutcome(False, f'Get "{url}": no answer within {seconds:g}s')
         except aiohttp.ClientConnectorError as error:
-            return ProbeAnswer(False, f'Get "{url}": {os_error_text(error.os_error)}')
+            return ProbeOutcome(False, f'Get "{url}": {os_error_text(error.os_error)}')
         except (aiohttp.ClientError, ValueError) as error:
-            return ProbeAnswer(False, f'Get "{url}": {error}')
+            return ProbeOutcome(False, f'Get "{url}": {error}')
 
-    async def _get_following_redirects(self, url: URL, headers: CIMultiDict[str]) -> ProbeAnswer:
+    async def _get_following_redirects(self, url: URL, headers: CIMultiDict[str]) -> ProbeOutcome:
         """Request a URL. Redirects to the same host are followed; a redirect to another host is a success."""
         for _ in range(MAX_REDIRECTS + 1):
             async with self._session.get(url, headers=headers, allow_redirects=False) as response:
@@ -135,13 +135,13 @@ class Prober:
                 location = response.headers.get("Location", "")
             if status not in REDIRECT_STATUSES or not location:
                 if 200 <= status < 400:
-                    return ProbeAnswer(True)
-                return ProbeAnswer(False, f"HTTP probe failed with statuscode: {status}")
+                    return ProbeOutcome(True)
+                return ProbeOutcome(False, f"HTTP probe failed with statuscode: {status}")
             redirect = url.join(URL(location))
             if redirect.host != url.host or redirect.scheme not in {"http", "https"}:
-                return ProbeAnswer(True, f"Probe terminated redirects, Response body: {body.decode(errors='replace')}")
+                return ProbeOutcome(True, f"Probe terminated redirects, Response body: {body.decode(errors='replace')}")
             url = redirect
-        return ProbeAnswer(False, f'Get "{url}": stopped after {MAX_REDIRECTS} redirects')
+        return ProbeOutcome(False, f'Get "{url}": stopped after {MAX_REDIRECTS} redirects')
 
 
 async def _read_body(response: aiohttp.ClientResponse) -> bytes:

@@ -12,10 +12,11 @@ from datetime import datetime, timedelta
 from api.core.pod import Container, Probe
 
 STARTUP, LIVENESS, READINESS = "Startup", "Liveness", "Readiness"
+"""The probe types."""
 
 
 @dataclass(frozen=True, slots=True)
-class ProbeAnswer:
+class ProbeOutcome:
     """The outcome of one execution of a probe or a hook.
 
     `success` is None if the outcome is unknown, as when Docker does not respond. The message is the reason of a
@@ -31,7 +32,7 @@ class ProbeTrack:
     """State of one probe.
 
     `passed` is the result, None while there is none. `in_flight` means that the probe is being executed. `streak` is
-    the number of equal answers in a row, `last_success` the last of them.
+    the number of equal outcomes in a row, `last_success` the last of them.
     """
 
     probe: Probe
@@ -44,7 +45,10 @@ class ProbeTrack:
 
 @dataclass(frozen=True, slots=True)
 class ProbeResults:
-    """Results of a container's probes. `failed` is the probe because of which the container has to be killed."""
+    """Results of a container's probes.
+
+    `failed` is the type of the probe because of which the container has to be killed, empty if there is none.
+    """
 
     started: bool = True
     ready: bool = True
@@ -53,7 +57,7 @@ class ProbeResults:
 
 @dataclass(frozen=True, slots=True)
 class ProbeState:
-    """States of the probes that a container has, by their names."""
+    """States of the probes that a container has, by probe type."""
 
     tracks: tuple[tuple[str, ProbeTrack], ...]
 
@@ -63,26 +67,30 @@ class ProbeState:
         tracks = dict(self.tracks)
         started = STARTUP not in tracks or tracks[STARTUP].passed is True
         ready = started and (READINESS not in tracks or tracks[READINESS].passed is True)
-        failed = [kind for kind in (STARTUP, LIVENESS) if kind in tracks and tracks[kind].passed is False]
+        failed = [
+            probe_type
+            for probe_type in (STARTUP, LIVENESS)
+            if probe_type in tracks and tracks[probe_type].passed is False
+        ]
         return ProbeResults(started, ready, failed[0] if failed else "")
 
     def wake_at(self, terminating: bool) -> datetime | None:
         """Return when the next probe is due. Returns None while no probe is, except for those in flight."""
         started = self.results.started
         return min(
-            (track.next_at for kind, track in self.tracks if _may_probe(kind, track, started, terminating)),
+            (track.next_at for probe_type, track in self.tracks if _may_probe(probe_type, track, started, terminating)),
             default=None,
         )
 
 
 def container_probes(container: Container) -> dict[str, Probe]:
-    """Return the probes that a container has, by their names."""
+    """Return the probes that a container has, by probe type."""
     probes = {
         STARTUP: container.startup_probe,
         LIVENESS: container.liveness_probe,
         READINESS: container.readiness_probe,
     }
-    return {kind: probe for kind, probe in probes.items() if probe is not None}
+    return {probe_type: probe for probe_type, probe in probes.items() if probe is not None}
 
 
 def needs_address(container: Container) -> bool:
@@ -105,54 +113,60 @@ def initial_state(
     started less than a period ago.
     """
     tracks = []
-    for kind, probe in container_probes(container).items():
+    for probe_type, probe in container_probes(container).items():
         period = timedelta(seconds=probe.period_seconds)
         delay = period * jitter if now - agent_started_at < period else timedelta(0)
         next_at = max(now + delay, min(started_at, now) + timedelta(seconds=probe.initial_delay_seconds))
-        passed = {STARTUP: previous.started or None, LIVENESS: True, READINESS: previous.ready}[kind]
-        tracks.append((kind, ProbeTrack(probe, next_at, passed)))
+        passed = {STARTUP: previous.started or None, LIVENESS: True, READINESS: previous.ready}[probe_type]
+        tracks.append((probe_type, ProbeTrack(probe, next_at, passed)))
     return ProbeState(tuple(tracks))
 
 
 def due_probes(state: ProbeState, now: datetime, terminating: bool = False) -> tuple[ProbeState, tuple[str, ...]]:
-    """Return the names of the probes to execute now, and the state with these probes in flight.
+    """Return the types of the probes to execute now, and the state with these probes in flight.
 
     `terminating`: the pod is being deleted, so that only readiness is probed.
     """
     started = state.results.started
     due = tuple(
-        kind for kind, track in state.tracks if _may_probe(kind, track, started, terminating) and track.next_at <= now
+        probe_type
+        for probe_type, track in state.tracks
+        if _may_probe(probe_type, track, started, terminating) and track.next_at <= now
     )
-    tracks = tuple((kind, _with_probe_sent(track, now) if kind in due else track) for kind, track in state.tracks)
+    tracks = tuple(
+        (probe_type, _with_probe_sent(track, now) if probe_type in due else track) for probe_type, track in state.tracks
+    )
     return ProbeState(tracks), due
 
 
-def record_answer(state: ProbeState, kind: str, success: bool | None) -> tuple[ProbeState, ProbeResults]:
-    """Return the state and the results after the answer of a probe in flight. A result changes at its threshold.
+def record_outcome(state: ProbeState, probe_type: str, success: bool | None) -> tuple[ProbeState, ProbeResults]:
+    """Return the state and the results after the outcome of a probe in flight. A result changes at its threshold.
 
     With None, the outcome is unknown and the results stay.
     """
-    tracks = tuple((name, _with_answer(track, success) if name == kind else track) for name, track in state.tracks)
+    tracks = tuple(
+        (other, _with_outcome(track, success) if other == probe_type else track) for other, track in state.tracks
+    )
     after = ProbeState(tracks)
     return after, after.results
 
 
-def _may_probe(kind: str, track: ProbeTrack, started: bool, terminating: bool) -> bool:
+def _may_probe(probe_type: str, track: ProbeTrack, started: bool, terminating: bool) -> bool:
     if track.in_flight:
         return False
-    if kind == READINESS:
+    if probe_type == READINESS:
         return started
     if terminating:
         return False
     # The result of a startup probe is final for this container, and so is a failed liveness probe.
-    return track.passed is None if kind == STARTUP else started and track.passed is True
+    return track.passed is None if probe_type == STARTUP else started and track.passed is True
 
 
 def _with_probe_sent(track: ProbeTrack, now: datetime) -> ProbeTrack:
     return replace(track, in_flight=True, next_at=now + timedelta(seconds=track.probe.period_seconds))
 
 
-def _with_answer(track: ProbeTrack, success: bool | None) -> ProbeTrack:
+def _with_outcome(track: ProbeTrack, success: bool | None) -> ProbeTrack:
     if success is None:
         return replace(track, in_flight=False)
     streak = track.streak + 1 if success == track.last_success else 1

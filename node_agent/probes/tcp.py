@@ -7,22 +7,22 @@ import contextlib
 import os
 import ssl
 
-from node_agent.probes.state import ProbeAnswer
+from node_agent.probes.state import ProbeOutcome
 
 
-async def connect(address: str, port: int, seconds: float) -> ProbeAnswer:
+async def connect(address: str, port: int, seconds: float) -> ProbeOutcome:
     """Open a connection and close it. The probe succeeds if the port accepts the connection."""
     try:
         async with asyncio.timeout(seconds):
             _, writer = await asyncio.open_connection(address, port)
     except TimeoutError:
-        return ProbeAnswer(False, f"dial tcp {address}:{port}: no answer within {seconds:g}s")
+        return ProbeOutcome(False, f"dial tcp {address}:{port}: no answer within {seconds:g}s")
     except OSError as error:
-        return ProbeAnswer(False, f"dial tcp {address}:{port}: {os_error_text(error)}")
+        return ProbeOutcome(False, f"dial tcp {address}:{port}: {os_error_text(error)}")
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
-    return ProbeAnswer(True)
+    return ProbeOutcome(True)
 
 
 def os_error_text(error: OSError) -> str:

@@ -14,12 +14,12 @@ from node_agent.event_recorder import PodEvents
 from node_agent.host import HostInfo
 from node_agent.probes.manager import ProbeDependencies, ProbeManager
 from node_agent.probes.prober import ProbeTarget
-from node_agent.probes.state import ProbeAnswer, ProbeResults, needs_address
+from node_agent.probes.state import ProbeOutcome, ProbeResults, needs_address
 from node_agent.runtime import pod_files
 from node_agent.runtime.container import RuntimeContainer, RuntimePod, named_ports, pre_stop_handler
 from node_agent.runtime.lifecycle_state import (
+    NO_RESULTS,
     POST_START,
-    UNKNOWN,
     KillReason,
     LifecycleState,
     kill_reason,
@@ -59,10 +59,10 @@ class ContainerLifecycle:
         self._uid = uid
         self._prober = probes.prober
         self._events = events
-        self._probes = ProbeManager(probes, self._probe_answered, self.changed.notify)
+        self._probes = ProbeManager(probes, self._record_probe_event, self.changed.notify)
         self._last_errors: dict[tuple[str, str], str] = {}
         self._checkpoints: dict[Checkpoint, str] | None = None
-        self._hooks: dict[Checkpoint, asyncio.Task[ProbeAnswer]] = {}
+        self._hooks: dict[Checkpoint, asyncio.Task[ProbeOutcome]] = {}
         self._stops: dict[str, StopState] = {}
         self._deadlines: dict[str, datetime] = {}
         self._pod_deadline: datetime | None = None
@@ -218,27 +218,27 @@ class ContainerLifecycle:
                     await self._post_start_finished(pod, container, checkpoint, task.result(), stopping)
 
     async def _pre_stop_finished(
-        self, container: RuntimeContainer, checkpoint: Checkpoint, answer: ProbeAnswer, now: datetime
+        self, container: RuntimeContainer, checkpoint: Checkpoint, outcome: ProbeOutcome, now: datetime
     ) -> None:
-        if not answer.success:
-            self._events.record("FailedPreStopHook", f"PreStopHook failed: {answer.message}", container.name)
+        if not outcome.success:
+            self._events.record("FailedPreStopHook", f"PreStopHook failed: {outcome.message}", container.name)
         self._stops[container.id] = replace(self._stops[container.id], hook_running=False, hook_finished_at=now)
         await self._write_checkpoint(checkpoint)
 
     async def _post_start_finished(
-        self, pod: Pod, container: RuntimeContainer, checkpoint: Checkpoint, answer: ProbeAnswer, stopping: bool
+        self, pod: Pod, container: RuntimeContainer, checkpoint: Checkpoint, outcome: ProbeOutcome, stopping: bool
     ) -> None:
-        if answer.success:
+        if outcome.success:
             await self._write_checkpoint(checkpoint)
-        elif answer.success is False and not stopping:
-            self._events.record("FailedPostStartHook", f"PostStartHook failed: {answer.message}", container.name)
+        elif outcome.success is False and not stopping:
+            self._events.record("FailedPostStartHook", f"PostStartHook failed: {outcome.message}", container.name)
             await self._request_kill(pod, _container_spec(pod, container.name), container, POST_START)
 
     # --- probes ----------------------------------------------------------------------------------------------------
 
     async def _check_liveness(self, pod: Pod, spec: Container, container: RuntimeContainer) -> None:
         """Request a kill if the container's startup or liveness probe has failed."""
-        failed_probe = self._probes.results.get(container.id, UNKNOWN).failed
+        failed_probe = self._probes.results.get(container.id, NO_RESULTS).failed
         if failed_probe and Checkpoint(container.id, KILL_REQUESTED) not in (self._checkpoints or {}):
             await self._request_kill(pod, spec, container, failed_probe)
 
@@ -246,18 +246,18 @@ class ContainerLifecycle:
         reason = kill_reason(spec, cause, pod.spec.termination_grace_period_seconds or 0)
         await self._write_checkpoint(Checkpoint(container.id, KILL_REQUESTED), f"{reason.cause} {reason.grace}")
 
-    def _probe_answered(self, name: str, kind: str, answer: ProbeAnswer, changed: bool) -> None:
+    def _record_probe_event(self, name: str, probe_type: str, outcome: ProbeOutcome, changed: bool) -> None:
         """Record an event about a probe that was not successful. `changed`: the container's results have changed."""
-        last_error = self._last_errors.pop((name, kind), "")
-        if answer.success is None:
-            self._last_errors[name, kind] = answer.message
+        last_error = self._last_errors.pop((name, probe_type), "")
+        if outcome.success is None:
+            self._last_errors[name, probe_type] = outcome.message
             # A repeated error is not recorded, because the number of events is limited.
-            if answer.message != last_error:
-                self._events.record("Unhealthy", f"{kind} probe errored: {answer.message}", name)
-        elif not answer.success:
-            self._events.record("Unhealthy", f"{kind} probe failed: {answer.message}", name)
-        elif answer.message:
-            self._events.record("ProbeWarning", f"{kind} probe warning: {answer.message}", name)
+            if outcome.message != last_error:
+                self._events.record("Unhealthy", f"{probe_type} probe errored: {outcome.message}", name)
+        elif not outcome.success:
+            self._events.record("Unhealthy", f"{probe_type} probe failed: {outcome.message}", name)
+        elif outcome.message:
+            self._events.record("ProbeWarning", f"{probe_type} probe warning: {outcome.message}", name)
         if changed:
             self.changed.notify()
 

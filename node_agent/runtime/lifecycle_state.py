@@ -11,7 +11,8 @@ from node_agent.probes.state import LIVENESS, STARTUP, ProbeResults
 from node_agent.runtime.container import RuntimeContainer
 
 POST_START = "PostStart"
-UNKNOWN = ProbeResults(started=False, ready=False)
+NO_RESULTS = ProbeResults(started=False, ready=False)
+"""The results of a container whose probes have no result yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +54,13 @@ class LifecycleState:
         """Return whether the container is running and its startup probe, if any, has succeeded."""
         if not self.is_running(spec, container):
             return False
-        return spec.startup_probe is None or self.probe_results.get(container.id, UNKNOWN).started
+        return spec.startup_probe is None or self.probe_results.get(container.id, NO_RESULTS).started
 
     def is_ready(self, spec: Container, container: RuntimeContainer) -> bool:
         """Return whether the container is started and its readiness probe, if any, has succeeded."""
         if not self.is_started(spec, container):
             return False
-        return spec.readiness_probe is None or self.probe_results.get(container.id, UNKNOWN).ready
+        return spec.readiness_probe is None or self.probe_results.get(container.id, NO_RESULTS).ready
 
     def restarts_after_kill(self, policy: str, container: RuntimeContainer) -> bool:
         """Return whether a container restarts regardless of its exit code, because the agent has killed it."""

@@ -27,6 +27,7 @@ from node_agent.host import (
 )
 from node_agent.network.dns import pod_domain, sandbox_hostname
 from node_agent.runtime.container import (
+    ANNOTATION,
     ATTEMPT,
     CONTAINER_NAME,
     CONTAINER_TYPE,
@@ -108,7 +109,7 @@ def _docker_name(container: str, pod: Pod, attempt: int) -> str:
 
 def sandbox_config(pod: Pod, image: str, attempt: int, host: HostInfo) -> ContainerConfig:
     """Return the configuration of the sandbox, which holds the pod's namespaces. Raises Refused."""
-    annotations = {f"annotation.{key}": value for key, value in pod.metadata.annotations.items()}
+    annotations = {f"{ANNOTATION}{key}": value for key, value in pod.metadata.annotations.items()}
     pod_labels = {
         key: value for key, value in (pod.metadata.labels | annotations).items() if key not in RESERVED_LABELS
     }

@@ -21,7 +21,7 @@ MAX_GRACE_SECONDS = (1 << 31) - 1
 """Upper limit of a grace period, 68 years. API servers may have no limit."""
 
 REMOVED_SECONDS = 2
-"""Grace period of a pod whose object was deleted already, because its deletion was forced."""
+"""Upper limit of the grace period of a pod whose object is gone already, because its deletion was forced."""
 
 
 def grace_period_seconds(pod: Pod, override: int | None, removed: bool) -> int:
@@ -74,7 +74,6 @@ DEADLINE_EXCEEDED = ("DeadlineExceeded", "Pod was active on the node longer than
 
 def active_deadline(pod: Pod, runtime_pod: RuntimePod, started_at: datetime) -> datetime | None:
     """Return the time by which the pod must have ended (activeDeadlineSeconds). Return None without such a limit.
-
 
     The time counts from the start time in the status. Without one it counts from `started_at` or from the oldest
     container, whichever is earlier, so that a restart of the agent gives no pod more time.

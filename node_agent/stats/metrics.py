@@ -1,7 +1,8 @@
 """/metrics, /metrics/resource and /metrics/probes in the Prometheus text format. Pure.
 
 The Prometheus client library is not used: it supports only counters whose names end in `_total`, while the kubelet has
-others, and it takes ten times as long for the thousands of samples of a node.
+others, and it takes ten times as long for the thousands of samples of a node. Metrics of the agent's own work are in
+`node_agent/metrics.py`; `node_agent/stats/provider.py` appends the families of this module to them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Collects usage on request and renders the documents."""
+"""Collects usage on request and renders the documents.
+
+`/metrics` has the agent's own metrics (`node_agent/metrics.py`) and the families of `node_agent/stats/metrics.py`.
+"""
 
 from __future__ import annotations
 

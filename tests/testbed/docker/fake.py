@@ -97,6 +97,7 @@ class FakeDocker(DockerClient):
 
     async def list_pods(self) -> dict[str, dict[str, str]]:
         containers = [held.seen for held in self.held.values() if held.seen.labels.keys() & {ATTEMPT, CRASHES}]
+        containers.sort(key=lambda container: container.is_sandbox)
         return self._called({container.pod_uid: dict(container.labels) for container in containers})
 
     async def list_sandboxes(self) -> frozenset[str]:

@@ -19,6 +19,7 @@ from api.core.node import Namespace, Node
 from api.core.pod import Container, Pod, PodSpec
 from api.meta.types import ObjectMeta
 from api.validation.static_pods import CONFIG_HASH, CONFIG_MIRROR, mirror_pod
+from node_agent.runtime.termination import grace_period_seconds
 from tests.unit.node_agent.one_node import TEXT, OneNode, one_node, until_true
 
 
@@ -111,6 +112,23 @@ async def test_changes_made_while_the_agent_was_down_are_applied(node: OneNode) 
             "web-node-1", lambda pod: runs(pod) and pod.spec.containers[0].image == "toolbox:2"
         )
         assert node.sandboxes() == {mirror.metadata.annotations[CONFIG_MIRROR]: "web-node-1"}
+
+
+async def test_static_pod_removed_while_the_agent_was_down_has_its_full_grace_period(node: OneNode) -> None:
+    node.write("web", TEXT.replace("GracePeriodSeconds: 0", "GracePeriodSeconds: 600"))
+    async with node.agent():
+        await node.until_shown("web-node-1", runs)
+    (node.manifests / "web.yaml").unlink()
+    async with node.agent() as agent:
+        await until_true(lambda: ("main", "SIGTERM") in node.docker.signals)
+        [orphan] = agent.pods.list_pods()
+        assert grace_period_seconds(orphan.pod, None, removed=True) == 600
+        await node.until_gone("web-node-1")
+        assert ("main", "SIGKILL") not in node.docker.signals
+        container = node.docker.running("main")
+        assert container is not None
+        node.docker.end(container.id, 0)
+        await until_true(lambda: not node.docker.held)
 
 
 async def test_pods_that_arrive_during_the_first_sync_are_not_cleaned_up(

@@ -25,7 +25,7 @@ from api.core.pod import (
     TCPSocketAction,
 )
 from node_agent.probes.prober import MAX_BODY_BYTES, Prober, ProbeTarget
-from node_agent.probes.state import ProbeAnswer
+from node_agent.probes.state import ProbeOutcome
 from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import NotReady
 from tests.testbed.docker.fake import FakeDocker
@@ -81,9 +81,9 @@ async def test_http_probe_succeeds_on_200_to_399(prober: Prober, status: int, su
         return web.Response(status=status)
 
     async with serving(handle) as port:
-        answer = await prober.probe(http(), target(port))
-    assert answer.success is success
-    assert answer.message == ("" if success else f"HTTP probe failed with statuscode: {status}")
+        outcome = await prober.probe(http(), target(port))
+    assert outcome.success is success
+    assert outcome.message == ("" if success else f"HTTP probe failed with statuscode: {status}")
 
 
 async def test_http_probe_sends_default_and_configured_headers(prober: Prober) -> None:
@@ -121,8 +121,8 @@ async def test_http_probe_follows_redirects_on_the_same_host_only(prober: Prober
         other_host = await prober.probe(http(path="/there"), target(port))
         file = await prober.probe(http(path="/file"), target(port))
         rounds = await prober.probe(http(path="/round"), target(port))
-    assert same_host == ProbeAnswer(False, "HTTP probe failed with statuscode: 500")
-    assert other_host == ProbeAnswer(True, "Probe terminated redirects, Response body: over there")
+    assert same_host == ProbeOutcome(False, "HTTP probe failed with statuscode: 500")
+    assert other_host == ProbeOutcome(True, "Probe terminated redirects, Response body: over there")
     assert file.success
     assert rounds.success is False
     assert "stopped after 10 redirects" in rounds.message
@@ -149,14 +149,14 @@ async def test_http_probe_truncates_an_endless_body_and_waits_for_a_missing_one(
         await disconnected.wait()
         disconnected.clear()
         slow = Probe(http_get=http(path="/slow").http_get, timeout_seconds=1)
-        answer = await prober.probe(slow, target(port))
+        outcome = await prober.probe(slow, target(port))
         disconnected.set()
-    assert answer == ProbeAnswer(False, f'Get "http://{HERE}:{port}/slow": no answer within 1s')
+    assert outcome == ProbeOutcome(False, f'Get "http://{HERE}:{port}/slow": no answer within 1s')
 
 
 async def test_http_probe_fails_on_refused_connection_and_invalid_response(prober: Prober) -> None:
     port = free_port()
-    assert await prober.probe(http(), target(port)) == ProbeAnswer(
+    assert await prober.probe(http(), target(port)) == ProbeOutcome(
         False, f'Get "http://{HERE}:{port}/": Connection refused'
     )
 
@@ -166,8 +166,8 @@ async def test_http_probe_fails_on_refused_connection_and_invalid_response(probe
 
     server = await asyncio.start_server(nonsense, HERE, 0)
     async with server:
-        answer = await prober.probe(http(), target(server.sockets[0].getsockname()[1]))
-    assert answer.success is False
+        outcome = await prober.probe(http(), target(server.sockets[0].getsockname()[1]))
+    assert outcome.success is False
 
 
 async def test_https_probe_skips_verification_and_hook_falls_back_to_http(prober: Prober, tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ async def test_tcp_probe_succeeds_when_the_port_accepts(prober: Prober) -> None:
         assert (await prober.probe(elsewhere, ProbeTarget("id", "127.0.0.2", {}))).success
         nowhere = Probe(tcp_socket=TCPSocketAction(port=port), timeout_seconds=5)
         assert (await prober.probe(nowhere, ProbeTarget("id", "127.0.0.2", {}))).success is False
-    assert await prober.probe(probe, target(port)) == ProbeAnswer(False, f"dial tcp {HERE}:{port}: Connection refused")
+    assert await prober.probe(probe, target(port)) == ProbeOutcome(False, f"dial tcp {HERE}:{port}: Connection refused")
 
 
 async def test_grpc_probe_calls_the_health_check_of_a_service(prober: Prober) -> None:
@@ -201,14 +201,14 @@ async def test_grpc_probe_calls_the_health_check_of_a_service(prober: Prober) ->
     )
     await server.start(HERE, port)
 
-    async def check(service: str) -> ProbeAnswer:
+    async def check(service: str) -> ProbeOutcome:
         return await prober.probe(Probe(grpc=GRPCAction(port=port, service=service), timeout_seconds=5), target())
 
     assert (await check("")).success
     assert (await check("web")).success
     assert (await check("n" * 200)).success
     assert (await check("db")).success is False
-    assert await check("nobody") == ProbeAnswer(False, "error: health rpc failed: NOT_FOUND unknown service")
+    assert await check("nobody") == ProbeOutcome(False, "error: health rpc failed: NOT_FOUND unknown service")
     server.close()
     await server.wait_closed()
     assert (await check("")).success is False
@@ -217,20 +217,20 @@ async def test_grpc_probe_calls_the_health_check_of_a_service(prober: Prober) ->
 async def test_grpc_probe_times_out_on_a_silent_server(prober: Prober) -> None:
     with socket.create_server((HERE, 0)) as server:
         port = server.getsockname()[1]
-        answer = await prober.probe(Probe(grpc=GRPCAction(port=port), timeout_seconds=1), target())
-    assert answer.success is False
+        outcome = await prober.probe(Probe(grpc=GRPCAction(port=port), timeout_seconds=1), target())
+    assert outcome.success is False
 
 
 async def test_exec_probe_result_is_the_exit_code(prober: Prober, docker: FakeDocker) -> None:
-    async def check(*command: str) -> ProbeAnswer:
+    async def check(*command: str) -> ProbeOutcome:
         return await prober.probe(Probe(exec=ExecAction(command=command), timeout_seconds=1), target())
 
     assert (await check("exit 0")).success
-    assert await check("exit 3") == ProbeAnswer(False, "exit code 3")
-    assert await check("echo all is well") == ProbeAnswer(True)
-    assert await check("sleep") == ProbeAnswer(False, 'command "sleep" timed out after 1s')
+    assert await check("exit 3") == ProbeOutcome(False, "exit code 3")
+    assert await check("echo all is well") == ProbeOutcome(True)
+    assert await check("sleep") == ProbeOutcome(False, 'command "sleep" timed out after 1s')
     docker.trouble = NotReady("Docker does not answer")
-    assert await check("exit 0") == ProbeAnswer(None, "Docker does not answer")
+    assert await check("exit 0") == ProbeOutcome(None, "Docker does not answer")
 
 
 async def test_sleep_hook_sleeps_and_empty_hook_does_nothing(prober: Prober) -> None:

@@ -18,12 +18,12 @@ from node_agent.probes.state import (
     due_probes,
     initial_state,
     needs_address,
-    record_answer,
+    record_outcome,
 )
 from tests.unit.node_agent.examples import NOW
 
 LONG_AGO = NOW - timedelta(days=1)
-UNKNOWN = ProbeResults(started=False, ready=False)
+NO_RESULTS = ProbeResults(started=False, ready=False)
 
 
 def probe(period: int = 10, delay: int = 0, failures: int = 3, successes: int = 1) -> Probe:
@@ -44,15 +44,15 @@ def container_with(probes: dict[str, Probe]) -> Container:
 
 
 def fresh(
-    probes: dict[str, Probe], jitter: float = 0.5, agent_age: float = 1e5, previous: ProbeResults = UNKNOWN
+    probes: dict[str, Probe], jitter: float = 0.5, agent_age: float = 1e5, previous: ProbeResults = NO_RESULTS
 ) -> ProbeState:
     return initial_state(container_with(probes), NOW, NOW, NOW - timedelta(seconds=agent_age), jitter, previous)
 
 
-def after(state: ProbeState, kind: str, *answers: bool | None) -> ProbeResults:
+def after(state: ProbeState, probe_type: str, *outcomes: bool | None) -> ProbeResults:
     results = state.results
-    for success in answers:
-        state, results = record_answer(state, kind, success)
+    for success in outcomes:
+        state, results = record_outcome(state, probe_type, success)
     return results
 
 
@@ -65,7 +65,7 @@ def after(state: ProbeState, kind: str, *answers: bool | None) -> ProbeResults:
         ({STARTUP: probe()}, ProbeResults(False, False, "")),
     ],
 )
-def test_probe_results_before_any_answer(probes: dict[str, Probe], results: ProbeResults) -> None:
+def test_probe_results_before_any_outcome(probes: dict[str, Probe], results: ProbeResults) -> None:
     assert fresh(probes).results == results
 
 
@@ -94,14 +94,23 @@ def test_probe_result_changes_at_its_threshold() -> None:
     assert after(fresh({STARTUP: probe(failures=1)}), STARTUP, False) == ProbeResults(False, False, STARTUP)
 
 
-def test_inconclusive_probe_answer_is_not_counted() -> None:
+def test_outcomes_before_a_change_do_not_count_towards_its_threshold() -> None:
+    many_successes = [True] * 1000
+    ready = fresh({READINESS: probe(failures=3, successes=2)})
+    assert after(ready, READINESS, *many_successes, False, False).ready
+    assert not after(ready, READINESS, *many_successes, False, False, False).ready
+    assert not after(ready, READINESS, *many_successes, *[False] * 1000, True).ready
+    assert after(ready, READINESS, *many_successes, *[False] * 1000, True, True).ready
+
+
+def test_inconclusive_probe_outcome_is_not_counted() -> None:
     assert after(fresh({LIVENESS: probe(failures=2)}), LIVENESS, False, None).failed == ""
     assert after(fresh({LIVENESS: probe(failures=2)}), LIVENESS, False, None, False).failed == LIVENESS
 
 
 def test_probe_waits_for_its_initial_delay() -> None:
     state = initial_state(
-        container_with({LIVENESS: probe(delay=30)}), NOW, NOW + timedelta(seconds=10), LONG_AGO, 0.5, UNKNOWN
+        container_with({LIVENESS: probe(delay=30)}), NOW, NOW + timedelta(seconds=10), LONG_AGO, 0.5, NO_RESULTS
     )
     assert state.wake_at(terminating=False) == NOW + timedelta(seconds=30)
     assert due_probes(state, NOW + timedelta(seconds=29.9))[1] == ()
@@ -119,15 +128,15 @@ def test_startup_probe_delays_other_probes_until_it_succeeds() -> None:
     state, due_kinds = due_probes(state, NOW)
     assert due_kinds == (STARTUP,)
     assert state.wake_at(terminating=False) is None
-    state, results = record_answer(state, STARTUP, True)
+    state, results = record_outcome(state, STARTUP, True)
     assert results == ProbeResults(True, False, "")
     assert due_probes(state, NOW)[1] == (LIVENESS, READINESS)
 
 
-@pytest.mark.parametrize("kind", [LIVENESS, STARTUP])
-def test_no_probe_runs_after_a_fatal_result(kind: str) -> None:
-    state, results = record_answer(fresh({kind: probe(failures=1)}), kind, False)
-    assert results.failed == kind
+@pytest.mark.parametrize("probe_type", [LIVENESS, STARTUP])
+def test_no_probe_runs_after_a_fatal_result(probe_type: str) -> None:
+    state, results = record_outcome(fresh({probe_type: probe(failures=1)}), probe_type, False)
+    assert results.failed == probe_type
     assert due_probes(state, NOW + timedelta(days=1)) == (state, ())
     assert state.wake_at(terminating=False) is None
 
@@ -147,25 +156,25 @@ ANSWERS = st.lists(st.one_of(st.booleans(), st.none()), max_size=30)
 
 
 @given(PROBES, st.lists(st.booleans(), max_size=30))
-def test_readiness_equals_the_last_full_run_of_answers(probe: Probe, answers: list[bool]) -> None:
+def test_readiness_equals_the_last_full_run_of_outcomes(probe: Probe, outcomes: list[bool]) -> None:
     expected = False
-    for end in range(1, len(answers) + 1):
-        newest = answers[end - 1]
+    for end in range(1, len(outcomes) + 1):
+        newest = outcomes[end - 1]
         enough = probe.success_threshold if newest else probe.failure_threshold
-        if answers[:end][-enough:] == [newest] * enough:
+        if outcomes[:end][-enough:] == [newest] * enough:
             expected = newest
-    assert after(fresh({READINESS: probe}), READINESS, *answers).ready == expected
+    assert after(fresh({READINESS: probe}), READINESS, *outcomes).ready == expected
 
 
 @given(PROBE_SETS, ANSWERS, st.floats(0, 1), st.floats(0, 40), st.booleans())
 def test_probe_schedule_is_never_too_early_too_often_or_out_of_order(
-    probes: dict[str, Probe], answers: list[bool | None], jitter: float, agent_age: float, terminating: bool
+    probes: dict[str, Probe], outcomes: list[bool | None], jitter: float, agent_age: float, terminating: bool
 ) -> None:
     """A probe is due at each time that wake_at() returns, and no probe is due earlier, more often or out of order."""
     state, now = fresh(probes, jitter, agent_age), NOW
     last: dict[str, datetime] = {}
     silent: set[str] = set()
-    for success in answers:
+    for success in outcomes:
         at = state.wake_at(terminating)
         if at is None:
             assert due_probes(state, now + timedelta(days=1), terminating) == (state, ())
@@ -175,23 +184,25 @@ def test_probe_schedule_is_never_too_early_too_often_or_out_of_order(
         started = state.results.started
         state, due_kinds = due_probes(state, now, terminating)
         assert due_kinds
-        for kind in due_kinds:
+        for probe_type in due_kinds:
             elapsed = (now - NOW).total_seconds()
-            assert elapsed >= probes[kind].initial_delay_seconds
-            assert kind not in last or now - last[kind] >= timedelta(seconds=probes[kind].period_seconds)
+            assert elapsed >= probes[probe_type].initial_delay_seconds
+            assert probe_type not in last or now - last[probe_type] >= timedelta(
+                seconds=probes[probe_type].period_seconds
+            )
             assert (
-                kind in last
-                or elapsed <= max(probes[kind].initial_delay_seconds, probes[kind].period_seconds)
+                probe_type in last
+                or elapsed <= max(probes[probe_type].initial_delay_seconds, probes[probe_type].period_seconds)
                 or STARTUP in probes
             )
-            assert (kind == STARTUP) != started
-            assert kind not in silent
-            assert kind == READINESS or not terminating
-            last[kind] = now
-            assert kind not in due_probes(state, now + timedelta(days=1), terminating)[1], (
-                "it is asked while an answer is due"
+            assert (probe_type == STARTUP) != started
+            assert probe_type not in silent
+            assert probe_type == READINESS or not terminating
+            last[probe_type] = now
+            assert probe_type not in due_probes(state, now + timedelta(days=1), terminating)[1], (
+                "it is probed while an outcome is due"
             )
-            state, results = record_answer(state, kind, success)
+            state, results = record_outcome(state, probe_type, success)
             silent |= {results.failed} if results.failed else set()
             silent |= {STARTUP} if results.started else set()
             assert not results.ready or results.started
