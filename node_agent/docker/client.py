@@ -30,7 +30,7 @@ from node_agent.docker.pull import ImagePuller
 from node_agent.images.credentials import Credential
 from node_agent.images.pull_backoff import DEFAULT_LIMITS, PullLimits, PullResult
 from node_agent.metrics import operation
-from node_agent.runtime.container import ATTEMPT, CRASHES, POD_UID, SANDBOX_TYPE, TYPE, RuntimeContainer
+from node_agent.runtime.container import ATTEMPT, CRASHES, POD_UID, SANDBOX_TYPE, TYPE, RuntimeContainer, labels_by_pod
 from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import Gone, NotReady, Refused
 
@@ -164,14 +164,9 @@ class DockerClient:
 
     @operation("list_containers")
     async def list_pods(self) -> dict[str, dict[str, str]]:
-        """Return the pods that have a container here: the labels of the sandbox by pod UID, without one of a container.
-
-        Containers of other agents that use kubelet's labels are omitted, because they lack this agent's own labels.
-        """
+        """Return the pods that have a container of this agent here: labels by pod UID (`labels_by_pod`)."""
         containers = await self._call(lambda client: client.containers(all=True, filters={"label": TYPE}))
-        labels = [container["Labels"] for container in containers if container["Labels"].keys() & {ATTEMPT, CRASHES}]
-        sandboxes_last = sorted(labels, key=lambda pod_labels: ATTEMPT in pod_labels)
-        return {pod_labels[POD_UID]: pod_labels for pod_labels in sandboxes_last if POD_UID in pod_labels}
+        return labels_by_pod(container["Labels"] for container in containers)
 
     @operation("list_podsandbox")
     async def list_sandboxes(self) -> frozenset[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -120,6 +120,17 @@ class RuntimeContainer:
     def attempt(self) -> int:
         """The number of earlier sandboxes of the pod."""
         return int_label(self.labels, ATTEMPT)
+
+
+def labels_by_pod(labels: Iterable[dict[str, str]]) -> dict[str, dict[str, str]]:
+    """Return the labels of one container of each pod, by pod UID, given those of all containers.
+
+    It is a sandbox if the pod has one, because only sandboxes have the annotations of the pod. Containers of other
+    agents that use kubelet's labels are omitted, because they lack this agent's own labels.
+    """
+    own = [container for container in labels if container.keys() & {ATTEMPT, CRASHES} and POD_UID in container]
+    sandboxes_last = sorted(own, key=lambda container: ATTEMPT in container)
+    return {container[POD_UID]: container for container in sandboxes_last}
 
 
 def int_label(labels: Mapping[str, str], key: str, default: int = 0) -> int:

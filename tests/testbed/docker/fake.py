@@ -25,7 +25,7 @@ from node_agent.docker.client import DockerClient, StoredImage
 from node_agent.docker.exec import EXIT_CODE_CANNOT_EXECUTE, MAX_OUTPUT_BYTES, ExecResult
 from node_agent.images.credentials import Credential
 from node_agent.images.pull_backoff import PullResult
-from node_agent.runtime.container import ATTEMPT, CRASHES, POD_UID, RuntimeContainer
+from node_agent.runtime.container import ATTEMPT, CRASHES, POD_UID, RuntimeContainer, labels_by_pod
 from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 
@@ -96,9 +96,7 @@ class FakeDocker(DockerClient):
         return self._called([held.seen for held in self.held.values() if held.seen.pod_uid == uid])
 
     async def list_pods(self) -> dict[str, dict[str, str]]:
-        containers = [held.seen for held in self.held.values() if held.seen.labels.keys() & {ATTEMPT, CRASHES}]
-        containers.sort(key=lambda container: container.is_sandbox)
-        return self._called({container.pod_uid: dict(container.labels) for container in containers})
+        return self._called(labels_by_pod(dict(held.seen.labels) for held in self.held.values()))
 
     async def list_sandboxes(self) -> frozenset[str]:
         return self._called(frozenset(held.seen.id for held in self.held.values() if held.seen.is_sandbox))

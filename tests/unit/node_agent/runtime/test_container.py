@@ -16,3 +16,11 @@ def test_invalid_number_in_a_label_counts_as_zero(text: str) -> None:
         make_container(make_pod()), labels={label.RESTARTS: text, label.CRASHES: text, label.ATTEMPT: text}
     )
     assert (container.restart_count, container.crash_label, container.attempt) == (0, 0, 0)
+
+
+def test_labels_of_a_pod_are_those_of_its_sandbox() -> None:
+    sandbox, main = {label.POD_UID: "u1", label.ATTEMPT: "0"}, {label.POD_UID: "u1", label.CRASHES: "0"}
+    lone = {label.POD_UID: "u2", label.CRASHES: "3"}
+    assert label.labels_by_pod([sandbox, main, lone]) == {"u1": sandbox, "u2": lone}
+    assert label.labels_by_pod([lone, main, sandbox]) == {"u1": sandbox, "u2": lone}
+    assert label.labels_by_pod([{label.POD_UID: "u3"}, {label.ATTEMPT: "0"}]) == {}
