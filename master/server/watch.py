@@ -36,14 +36,23 @@ TRANSPORT_BUFFER = 32 << 10
 """Maximum number of bytes that are encrypted for one client before it reads them."""
 
 
-class ClientStream:
-    """The response stream of a watch. `write` never waits, `flush` does. `response` is prepared already."""
+MAX_TURNS = 16
+"""Number of clients whose queues are written before other tasks run, such as requests."""
 
-    def __init__(self, http: web.Request, transport: asyncio.Transport, response: web.StreamResponse) -> None:
+
+class ClientStream:
+    """The response stream of a watch. `write` never waits, `flush` does. `response` is prepared already. `turns` has
+    MAX_TURNS for all clients together.
+    """
+
+    def __init__(
+        self, http: web.Request, transport: asyncio.Transport, response: web.StreamResponse, turns: asyncio.Semaphore
+    ) -> None:
         transport.set_write_buffer_limits(high=TRANSPORT_BUFFER)
         self._protocol = http.protocol
         self._transport = transport
         self._response = response
+        self._turns = turns
         self._queue: deque[memoryview] = deque()
         self._queued_bytes = 0
         self._in_chunk = False
@@ -88,16 +97,26 @@ class ClientStream:
         """Wait until nothing is queued or the stream has ended. Raises ConnectionError when the client disconnects."""
         while self._queue and not self.ended:
             await self._response.drain()
-            while self._queue and not self._protocol.writing_paused:
-                # A slice at a time, because the transport encrypts at once what it gets: 10,000 clients would have
-                # 10,000 copies of an object of 1 MB.
-                chunk = self._queue.popleft()
-                self._in_chunk = len(chunk) > TRANSPORT_BUFFER
-                if self._in_chunk:
-                    self._queue.appendleft(chunk[TRANSPORT_BUFFER:])
-                    chunk = chunk[:TRANSPORT_BUFFER]
-                self.remove_queued(len(chunk))
-                self._transport.write(chunk)
+            async with self._turns:
+                self._write_queued()
+                await asyncio.sleep(0)
+
+    def _write_queued(self) -> None:
+        """Write about TRANSPORT_BUFFER bytes of the queue.
+
+        Large chunks are sliced, because the transport encrypts at once what it gets: 10,000 clients would have 10,000
+        copies of an object of 1 MB.
+        """
+        written = 0
+        while self._queue and not self._protocol.writing_paused and written < TRANSPORT_BUFFER:
+            chunk = self._queue.popleft()
+            self._in_chunk = len(chunk) > TRANSPORT_BUFFER
+            if self._in_chunk:
+                self._queue.appendleft(chunk[TRANSPORT_BUFFER:])
+                chunk = chunk[:TRANSPORT_BUFFER]
+            self.remove_queued(len(chunk))
+            self._transport.write(chunk)
+            written += len(chunk)
 
     async def run(self) -> None:
         """Send queued chunks until the stream has ended."""
@@ -199,6 +218,7 @@ class WatchHandler:
         self._chunks: dict[tuple[str, str, OutputOptions], bytes] = {}
         self._converted: dict[str, WatchEvent] = {}
         self._open: set[Watcher] = set()
+        self._turns = asyncio.Semaphore(MAX_TURNS)
 
     @property
     def count(self) -> int:
@@ -223,7 +243,7 @@ class WatchHandler:
         transport = http.transport
         if transport is None:
             return response
-        watcher = Watcher(self, options, ClientStream(http, transport, response))
+        watcher = Watcher(self, options, ClientStream(http, transport, response, self._turns))
         self._open.add(watcher)
         try:
             await watcher.run(self._store)
