@@ -169,7 +169,7 @@ PODS: Resource[Pod] = Resource(
         Column(
             "Restarts",
             "Number of restarts of the containers, and the time since the last one.",
-            lambda pod, now: _restarts(pod, now),
+            _restarts,
         ),
         AGE,
         Column("IP", "Its address.", lambda pod, _: none_if_empty(pod.status.pod_ip), wide=True),

@@ -16,23 +16,22 @@ def age(text: str | None, now: datetime.datetime) -> str:
 
 def duration(seconds: int) -> str:
     """Return seconds as text of at most two units: 45s, 5m10s, 3h20m, 2d4h, 1y12d."""
-    if seconds < -1:
-        return "<invalid>"
     if seconds < 120:
-        return f"{max(seconds, 0)}s"
+        return f"{max(seconds, 0)}s" if seconds >= -1 else "<invalid>"
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
+    if minutes < 10:
+        return _two_units(minutes, "m", seconds % 60, "s")
+    if hours < 8:
+        return _two_units(hours, "h", minutes % 60, "m") if hours >= 3 else f"{minutes}m"
+    if days < 8:
+        return _two_units(days, "d", hours % 24, "h") if hours >= 48 else f"{hours}h"
     years, rest = divmod(days, 365)
-    forms = (
-        (minutes < 10, minutes, "m", seconds % 60, "s"),
-        (hours < 3, minutes, "m", 0, ""),
-        (hours < 8, hours, "h", minutes % 60, "m"),
-        (hours < 48, hours, "h", 0, ""),
-        (days < 8, days, "d", hours % 24, "h"),
-        (years < 2, days, "d", 0, ""),
-        (years < 8, years, "y", rest, "d"),
-        (True, years, "y", 0, ""),
-    )
-    _, number, unit, part, small = next(form for form in forms if form[0])
+    if years < 2:
+        return f"{days}d"
+    return _two_units(years, "y", rest, "d") if years < 8 else f"{years}y"
+
+
+def _two_units(number: int, unit: str, part: int, small: str) -> str:
     return f"{number}{unit}{part}{small}" if part else f"{number}{unit}"
 
 

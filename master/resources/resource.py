@@ -228,8 +228,10 @@ class Resource(Generic[O]):
 
     def cells(self, obj: O, now: datetime.datetime) -> tuple[object, ...]:
         """Return the values of `columns` for an object."""
-        shown = self.to_stored(obj) if self.columns is self.stored_resource.columns else obj
-        return tuple(column.cell(shown, now) for column in self.columns)
+        shown: Any = obj
+        if self.stored_as is not None and self.columns is self.stored_resource.columns:
+            shown = self.to_stored(obj)
+        return tuple([column.cell(shown, now) for column in self.columns])
 
     @property
     def merge_schema(self) -> MergeSchema:
