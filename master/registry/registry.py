@@ -181,6 +181,7 @@ class Registry:
                 break
         else:
             raise errors.already_exists(info.resource, name)
+        check_size(body.object)  # Defaults may have made it large; admission would take seconds.
         transaction = Transaction(self._store)
         with errors.with_warnings(body.warnings):
             requester = self._authorizer.requester(request.user)
@@ -245,6 +246,7 @@ class Registry:
         subresource, transaction = request.info.subresource, Transaction(self._store)
         document_to_decode = document if subresource else resource.normalize_update(document, old.object)
         body = decoding.decode_object(request.info, document_to_decode, field_validation(request.query))
+        check_size(body.object, len(old.data))
         with errors.with_warnings(body.warnings):
             admission = self._admission(Operation.UPDATE, request, old.object)
             obj = self._chain.mutate(admission, body.object, transaction)

@@ -149,6 +149,12 @@ async def test_body_of_three_mebibytes_is_accepted_and_a_larger_one_rejected(
         assert (await connection.line()).startswith(f"HTTP/1.1 {code} ".encode())
 
 
+async def test_an_object_that_defaults_make_too_large_is_rejected_before_admission(client: Client) -> None:
+    document = {"metadata": {"name": "defaulted"}, "spec": {"containers": [{}] * 100_000}}
+    answer = await UntypedClient(client).request("POST", "/api/v1/namespaces/default/pods", document)
+    assert (answer["code"], answer["reason"]) == (413, "RequestEntityTooLarge")
+
+
 @pytest.mark.filterwarnings("ignore:Sending a large body")
 async def test_patches_do_not_make_an_object_larger_than_four_mebibytes(client: Client) -> None:
     untyped, path = UntypedClient(client), "/apis/apps/v1/namespaces/default/deployments"
