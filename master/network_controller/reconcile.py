@@ -22,7 +22,7 @@ from api.validation.network import check_host_subnet, check_net_namespace_fields
 from master.allocators import AllocatorCursor
 from master.config import NetworkConfig
 from master.controllers import bootstrap, expiration
-from master.controllers.actions import Action, Create, ForceDelete, Update, Warn
+from master.controllers.actions import Action, Create, Failed, ForceDelete, Update, Warn
 from master.controllers.network import host_subnets, net_namespaces
 from master.resources.cluster_network import NODE_UID_ANNOTATION
 
@@ -63,6 +63,9 @@ def plan(config: NetworkConfig, state: ClusterState, now: datetime.datetime) -> 
     for action in _actions(config, state, numbers, now):
         if isinstance(action, Warn):
             warnings[action.about] = action.text
+        elif isinstance(action, Failed):
+            subject = f"{type(action.object).__name__.lower()} {action.object.metadata.name}"
+            warnings[subject] = f"not reconciled: {action.error!r}"
         elif isinstance(action.object, AllocatorCursor):
             numbers = {**numbers, action.object.metadata.name: action.object.next}
         elif isinstance(action.object, ClusterNetwork):

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from api.meta.types import Object
 from api.network.conflicts import CURSORS_ANNOTATION
+from api.network.queries import NodeQuery
 from api.network.types import CHANGE_NETWORK_ANNOTATION, ClusterNetwork, HostSubnet, NetNamespace
 from master.config import NetworkConfig
 from master.controllers.actions import Create, ForceDelete, Update
@@ -132,6 +133,15 @@ def test_invalid_network_objects_are_reported_and_kept() -> None:
     done = plan(CONFIG, seen, NOW)
     assert (done.network, done.other_writes) == (None, ())
     assert set(done.warnings) == {"hostsubnet a", "netnamespace red"}
+
+
+def test_object_that_fails_is_reported_and_keeps_no_other_from_being_reconciled() -> None:
+    query = NodeQuery(metadata=replace(meta("poisoned"), creation_timestamp=7))  # type: ignore[arg-type]
+    _, seen = first(ClusterState((namespace("red"),), (), None, (), (), (query,)))
+    done = plan(CONFIG, seen, NOW)
+    assert lines(done.other_writes) == ["+ NetNamespace red 10"]
+    assert list(done.warnings) == ["nodequery poisoned"]
+    assert done.warnings["nodequery poisoned"].startswith("not reconciled: TypeError(")
 
 
 # --- two at once, with what each of them has seen so far --------------------------------------------------------------
