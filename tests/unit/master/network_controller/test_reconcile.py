@@ -136,7 +136,7 @@ def test_invalid_network_objects_are_reported_and_kept() -> None:
 
 
 def test_object_that_fails_is_reported_and_keeps_no_other_from_being_reconciled() -> None:
-    query = NodeQuery(metadata=replace(meta("poisoned"), creation_timestamp=7))  # type: ignore[arg-type]
+    query = NodeQuery(metadata=replace(meta("poisoned"), creation_timestamp=7))
     _, seen = first(ClusterState((namespace("red"),), (), None, (), (), (query,)))
     done = plan(CONFIG, seen, NOW)
     assert lines(done.other_writes) == ["+ NetNamespace red 10"]
