@@ -36,9 +36,12 @@ class KeyValue(logging.Formatter):
 
 
 def _quoted(text: str) -> str:
-    if text and not any(c in ' "=\n' for c in text):
+    """Return a value of a line, in quotes if needed. Control characters are escaped: they may be of a client."""
+    if text.isprintable() and text and not any(c in ' "=' for c in text):
         return text
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    if not escaped.isprintable():
+        escaped = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in escaped)
     return f'"{escaped}"'
 
 

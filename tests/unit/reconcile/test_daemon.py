@@ -10,3 +10,8 @@ from reconcile.daemon import KeyValue
 def test_log_line_has_key_value_fields() -> None:
     record = logging.makeLogRecord({"msg": "pod attached", "levelname": "INFO", "pod": "red/a", "why": 'a "b"\nc'})
     assert KeyValue().format(record) == r'level=info msg="pod attached" pod=red/a why="a \"b\"\nc"'
+
+
+def test_control_characters_of_a_client_neither_end_a_log_line_nor_reach_the_terminal() -> None:
+    record = logging.makeLogRecord({"msg": "failed", "levelname": "ERROR", "path": "a\r\x1b[2J\u2028level=info é"})
+    assert KeyValue().format(record) == r'level=error msg=failed path="a\r\x1b[2J\u2028level=info é"'
