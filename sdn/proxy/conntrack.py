@@ -10,7 +10,7 @@ with TCP, the policy applies to new connections only.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from ipaddress import IPv4Address
 
 from sdn.model.flow import Ct, Flow, SetField
@@ -37,28 +37,27 @@ def conntrack_filters(ports: Iterable[ServicePortInfo]) -> frozenset[ConntrackFi
     return frozenset(conntrack_filter for port in udp_ports for conntrack_filter in _filters_of_port(port))
 
 
-def conntrack_filters_of_flows(flows: Collection[Flow]) -> frozenset[ConntrackFilter]:
+def conntrack_filters_of_flows(flows: Iterable[Flow]) -> frozenset[ConntrackFilter]:
     """Return the filters for all entries of UDP that flows of service ports have made.
 
     The flow of a frontend has its only endpoint, or the id of the service port, under which other flows have the
     endpoints.
     """
+    frontends: list[tuple[IPv4Address | None, int, Flow]] = []
     endpoints_by_id: defaultdict[int, set[AddressPort]] = defaultdict(set)
     for flow in flows:
-        for match in flow.match.fields:
-            if match.field == SERVICE_ID:
-                endpoints_by_id[match.value] |= _dnat_destinations(flow)
-    filters: set[ConntrackFilter] = set()
-    for flow in flows:
         fields = {match.field: match.value for match in flow.match.fields}
-        if flow.table != Table.SERVICE_LB or UDP_DST not in fields:
-            continue
+        if SERVICE_ID in fields:
+            endpoints_by_id[fields[SERVICE_ID]] |= _dnat_destinations(flow)
+        elif flow.table == Table.SERVICE_LB and UDP_DST in fields:
+            frontends.append((IPv4Address(fields[IP_DST]) if IP_DST in fields else None, fields[UDP_DST], flow))
+    filters: set[ConntrackFilter] = set()
+    for address, port, flow in frontends:
         endpoints = _dnat_destinations(flow)
         for action in flow.actions:
             if isinstance(action, SetField) and action.field == SERVICE_ID:
                 endpoints |= endpoints_by_id[action.value]
-        address = IPv4Address(fields[IP_DST]) if IP_DST in fields else None
-        filters |= {_udp_filter(address, fields[UDP_DST], endpoint) for endpoint in endpoints}
+        filters |= {_udp_filter(address, port, endpoint) for endpoint in endpoints}
     return frozenset(filters)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Set
+from collections.abc import Collection, Iterable
 
 from reconcile.errors import NotReady
 from sdn.drivers.openflow.client import OpenFlowClient
+from sdn.drivers.openflow.messages import UnknownFlow
 from sdn.model.flow import Flow
 from sdn.model.host import ConntrackFilter
 from sdn.model.service_port import ProxyMode, ServicePortChange, ServicePortInfo
@@ -20,9 +21,8 @@ class OpenFlowBackend:
 
     In userspace mode, the flows send connections to the node, whose userspace proxier accepts them.
 
-    The switch does not list its conntrack entries. The backend therefore remembers which entries of UDP there can be:
-    those of the flows that it finds at its start, and those of all ports since. An entry is forgotten when it has been
-    flushed, so a flush that failed is repeated by the next `sync`.
+    The switch does not list its conntrack entries. A `sync` that changes flows therefore derives from the flows before
+    it which entries of UDP there can be. Filters whose flush failed are flushed by the next call.
     """
 
     name = "switch"
@@ -31,7 +31,8 @@ class OpenFlowBackend:
         self._openflow = openflow
         self._mode = mode
         self._flows: ServiceFlows | None = None
-        self._possible_entries: set[ConntrackFilter] = set()
+        self._flows_before_sync: frozenset[Flow | UnknownFlow] | None = None
+        self._unflushed: frozenset[ConntrackFilter] = frozenset()
 
     async def open(self) -> None:
         """Do nothing: the OpenFlow client watches the bridge."""
@@ -48,14 +49,16 @@ class OpenFlowBackend:
 
         Returns True if there was a difference in flows or groups.
         """
-        if self._flows is None:
-            installed = await self._openflow.installed_flows()
-            self._possible_entries |= conntrack_filters_of_flows([flow for flow in installed if isinstance(flow, Flow)])
-        current = conntrack_filters(ports)
-        self._possible_entries |= current
+        if self._flows_before_sync is None:
+            self._flows_before_sync = await self._openflow.installed_flows()
         self._flows = ServiceFlows(config.node, self._mode)
         was_different = bool(await self._openflow.sync(Partition.SERVICE, self._flows.sync(ports)))
-        await self._flush(self._possible_entries - current)
+        if was_different:
+            self._unflushed |= conntrack_filters_of_flows(
+                flow for flow in self._flows_before_sync if isinstance(flow, Flow)
+            )
+        self._flows_before_sync = None
+        await self._flush(ports)
         return was_different
 
     async def update(self, config: ProxyConfig, change: ServicePortChange) -> None:
@@ -63,11 +66,14 @@ class OpenFlowBackend:
         del config
         if self._flows is None:
             raise NotReady("the switch has no flows of services yet")
-        self._possible_entries |= conntrack_filters(change.added)
+        self._unflushed |= conntrack_filters_to_flush(change)
         await self._openflow.update(Partition.SERVICE, *self._flows.update(change))
-        await self._flush(conntrack_filters_to_flush(change))
+        await self._flush(change.added)
 
-    async def _flush(self, stale: Set[ConntrackFilter]) -> None:
-        if stale:
-            await self._openflow.flush_conntrack(stale)
-            self._possible_entries -= stale
+    async def _flush(self, ports: Iterable[ServicePortInfo]) -> None:
+        """Flush all stale entries but those that these ports use."""
+        if self._unflushed:
+            self._unflushed -= conntrack_filters(ports)
+        if self._unflushed:
+            await self._openflow.flush_conntrack(self._unflushed)
+            self._unflushed = frozenset()
