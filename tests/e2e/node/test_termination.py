@@ -70,6 +70,17 @@ def test_shorter_grace_period_shortens_termination_and_zero_deletes_the_object_a
     alone.node.kubectl("delete", "pod", "deaf", "--grace-period=1", "--timeout=60s")
 
 
+def test_static_pod_removed_while_the_agent_is_down_has_its_full_grace_period(alone: NodePods, tmp_path: Path) -> None:
+    volume, mount = out(tmp_path)
+    file = alone.node.root / "manifests" / "slow.yaml"
+    file.write_text(pod("slow", main(says("ended", before="sleep 4"), mount), volume, grace=60))
+    wait_until(lambda: alone.node.docker("ps", "-q", "--filter", "name=k8s_main_slow"), "the static pod runs")
+    with alone.node.without_agent():
+        file.unlink()
+    wait_until(lambda: not alone.node.docker("ps", "-aq", "--filter", "name=slow-"), "nothing is left of it")
+    assert (tmp_path / "said").read_text().split() == ["ended"], "two seconds would not have been enough"
+
+
 def changes(alone: NodePods, name: str) -> subprocess.Popen[str]:
     """Yield the watch events of a pod from now on, one a line."""
     path = f"/api/v1/namespaces/default/pods?watch=1&fieldSelector=metadata.name%3D{name}"
