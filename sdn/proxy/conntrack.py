@@ -98,10 +98,11 @@ def udp_frontends(node_ip: IPv4Address, ports: Iterable[ServicePortInfo]) -> Udp
             continue
         if port.cluster_ip is not None:
             endpoints_of[port.cluster_ip, port.port] = _address_ports(port.internal_endpoints)
-        endpoints = _external_address_ports(port)
-        endpoints_of.update({(ip, port.port): endpoints for ip in port.external_ips})
+        external_frontends = [(ip, port.port) for ip in port.external_ips]
         if port.node_port:
-            endpoints_of[node_ip, port.node_port] = endpoints
+            external_frontends.append((node_ip, port.node_port))
+        if external_frontends:
+            endpoints_of.update(dict.fromkeys(external_frontends, _external_address_ports(port)))
     return endpoints_of
 
 
