@@ -48,16 +48,16 @@ def configure_node(node: LabNode, deadline: float) -> None:
 
     With the kernel's datapath it has one; the database gets its first row, as by Open vSwitch's own start script.
     In user space the network card belongs to the bridge PHYSICAL, which carries the address: tunnels find their route
-    only through a bridge.
+    only through a bridge. ovsdb-server's socket exists a moment before it accepts connections, so ovs-vsctl retries.
     """
+    seconds = max(1, round(deadline - time.monotonic()))
+    vsctl = ("ovs-vsctl", f"--db=unix:{node.ovs}/db.sock", "--retry", f"--timeout={seconds}")
     if kernel_has_datapath():
-        run("ovs-vsctl", f"--db=unix:{node.ovs}/db.sock", "--no-wait", "init")
+        run(*vsctl, "--no-wait", "init")
         return
     mac = run("ip", "netns", "exec", node.namespace, "cat", "/sys/class/net/eth0/address").strip()
     run(
-        "ovs-vsctl",
-        f"--db=unix:{node.ovs}/db.sock",
-        f"--timeout={max(1, round(deadline - time.monotonic()))}",
+        *vsctl,
         *("--may-exist", "add-br", UNDERLAY_BRIDGE),
         *("--", "set", "bridge", UNDERLAY_BRIDGE, "datapath_type=netdev", f"other_config:hwaddr={mac}"),
         *("--", "--may-exist", "add-port", UNDERLAY_BRIDGE, "eth0"),

@@ -13,7 +13,8 @@ from tests.testbed.lab.cluster import Cluster
 from tests.testbed.lab.manifests import namespace
 from tests.testbed.wait import wait_until
 
-OFTEN = "periodSeconds: 1, failureThreshold: 1"
+OFTEN = "periodSeconds: 1, failureThreshold: 1, timeoutSeconds: 30"
+"""On a busy machine, `docker exec` may take longer than the default timeout of 1 s."""
 HEALTH_SERVER = Path(__file__).parents[2] / "testbed/node/grpc_health_server.py"
 
 

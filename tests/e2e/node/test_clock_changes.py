@@ -30,9 +30,10 @@ from tests.testbed.node.single_node import NODE
 from tests.testbed.wait import wait_until
 
 [LIBRARY] = Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1")
-PROBE = """\
-    livenessProbe: {exec: {command: ["true"]}, periodSeconds: 1, initialDelaySeconds: 1000, failureThreshold: 1}
-    readinessProbe: {exec: {command: ["true"]}, periodSeconds: 1}
+OFTEN = "exec: {command: ['true']}, periodSeconds: 1, timeoutSeconds: 30"
+PROBE = f"""\
+    livenessProbe: {{{OFTEN}, initialDelaySeconds: 1000, failureThreshold: 1}}
+    readinessProbe: {{{OFTEN}}}
 """
 
 

@@ -28,7 +28,7 @@ SWEEP_SECONDS = 120.0
 
 HANGS = re.compile("False KubeletNotReady Docker (has not answered for 4 s|does not answer: .*timed out.*)")
 PROBE = """\
-    livenessProbe: {exec: {command: ["true"]}, periodSeconds: 1, timeoutSeconds: 1, failureThreshold: 3}
+    livenessProbe: {exec: {command: ["true"]}, periodSeconds: 1, timeoutSeconds: 3, failureThreshold: 2}
 """
 
 

@@ -45,7 +45,11 @@ spec:
         imagePullPolicy: Never
         command: [sh, -c, "{SERVING}"]
         lifecycle: {{preStop: {{exec: {{command: [sleep, "2"]}}}}}}
-        readinessProbe: {{exec: {{command: [test, -e, /www/index.html]}}, periodSeconds: 1, failureThreshold: 1}}
+        readinessProbe:
+          exec: {{command: [test, -e, /www/index.html]}}
+          periodSeconds: 1
+          failureThreshold: 1
+          timeoutSeconds: 30
 ---
 apiVersion: v1
 kind: Service

@@ -26,7 +26,7 @@ T = TypeVar("T")
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 
 
-DEADLINE_SECONDS = 10.0
+DEADLINE_SECONDS = 60.0
 
 
 class DummySwitch:
@@ -80,8 +80,10 @@ class DummySwitch:
         self.vsctl(*words[1:])
 
     def vsctl(self, *words: str) -> str:
-        """Run ovs-vsctl on this switch."""
-        return self._run("ovs-vsctl", "--timeout=10", f"--db=unix:{self.rundir}/db.sock", *words)
+        """Run ovs-vsctl on this switch. It connects again while ovsdb-server does not listen on its socket yet."""
+        return self._run(
+            "ovs-vsctl", "--retry", f"--timeout={DEADLINE_SECONDS:.0f}", f"--db=unix:{self.rundir}/db.sock", *words
+        )
 
     def ofctl(self, *words: str) -> str:
         """Run ovs-ofctl with OpenFlow 1.4."""
