@@ -101,6 +101,7 @@ conformance: install ## test against a real Kubernetes and its own specs; builds
 	@$(BIN)/python -m tests.conformance.api_suite $(if $(SPECS),'$(SPECS)')
 	@$(BIN)/python -m tests.conformance.network_suite $(if $(SPECS),'$(SPECS)')
 	@$(BIN)/pytest -q tests/conformance
+	@PODLANE_KUBECTL=all $(BIN)/pytest -q tests/e2e/lab/test_kubectl_transcripts.py
 
 FUZZER := .venv-fuzz/bin/schemathesis
 

@@ -135,9 +135,10 @@ class SQLiteStorage:
     def list_uncommitted(self, resource: GroupResource, namespace: str = "") -> Records:
         """Return the objects of a resource after all queued writes, not sorted."""
         durable = self._cache.list_unsorted(resource, namespace)
-        queued = {key: _record_after(event) for key, event in self._pending[resource].items()}
-        if not queued:
+        pending = self._pending.get(resource)
+        if not pending:
             return durable
+        queued = {key: _record_after(event) for key, event in pending.items()}
         unchanged = [record for record in durable if record.key not in queued]
         return unchanged + [r for r in queued.values() if r is not None and namespace in ("", r.key.namespace)]
 

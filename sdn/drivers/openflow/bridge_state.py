@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import cast
 
 from sdn.drivers.openflow.messages import FlowCommand, GroupCommand, UnknownFlow, UnknownGroup
 from sdn.model.flow import BridgeLayout, Flow, FlowSet, Group
@@ -54,6 +55,8 @@ class FlowDiff:
         return DiffCount(len(self.added) + len(self.added_groups), deleted)
 
     def _deleted(self) -> Iterator[Flow | UnknownFlow]:
+        if not self.removed:
+            return iter(())
         replaced = {flow.key for flow in self.added}
         return (flow for flow in self.removed if isinstance(flow, UnknownFlow) or flow.key not in replaced)
 
@@ -132,7 +135,7 @@ class BridgeState:
         if partition != self._layout.unknown_flows:
             stale = self._not_overwritten(stale)
         return FlowDiff(
-            added=[flow for flow in desired.flows - present.flows if isinstance(flow, Flow)],
+            added=cast("set[Flow]", desired.flows - present.flows),  # Nobody desires unknown flows.
             removed=stale,
             added_groups=[group for number, group in desired.groups.items() if present.groups.get(number) != group],
             removed_groups=[group for number, group in present.groups.items() if number not in desired.groups],
@@ -176,11 +179,18 @@ class BridgeState:
         return {flow for flow in stale if isinstance(flow, UnknownFlow) or flow.key not in others}
 
     def apply(self, diff: FlowDiff) -> None:
-        """Record that the difference has been committed."""
+        """Record that the difference has been committed.
+
+        A set of flows of one partition is added as a whole, because it knows the hashes of its flows.
+        """
         for flow in diff.removed:
             self._partition_of(flow).flows.discard(flow)
-        for flow in diff.added:
-            self._partition_of(flow).flows.add(flow)
+        partitions = {self._layout.partition_of(flow) for flow in diff.added}
+        if len(partitions) == 1:
+            self._partition(partitions.pop()).flows.update(diff.added)
+        else:
+            for flow in diff.added:
+                self._partition_of(flow).flows.add(flow)
         self._partition(self._layout.groups).apply_groups(diff)
 
     def _partition_of(self, flow: Flow | UnknownFlow) -> FlowSetState:
@@ -189,4 +199,6 @@ class BridgeState:
         return self._partition(self._layout.partition_of(flow))
 
     def _partition(self, name: str) -> FlowSetState:
-        return self._partitions.setdefault(name, FlowSetState())
+        if name not in self._partitions:
+            self._partitions[name] = FlowSetState()
+        return self._partitions[name]

@@ -36,7 +36,7 @@ PAUSE_SECONDS = 0.05
 
 Version = tuple[int, int]
 
-_KEPT_FOR = re.compile(r"@(\d+)\.(\d+)([+-]) (.*)")
+_RESTRICTED = re.compile(r"@(\d+)\.(\d+)([+-]) (.*)")
 _SETS = re.compile(r"[A-Z_]+=.*")
 
 
@@ -64,12 +64,13 @@ class Command:
                 return replace(self, stdout=[*self.stdout, line])
 
 
-@dataclass(frozen=True)
+@dataclass
 class Section:
-    """Commands that belong together."""
+    """Commands that belong together. `names_versions` if one of its lines is restricted to versions of kubectl."""
 
     title: str
-    rows: list[Command]
+    names_versions: bool = False
+    commands: list[Command] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -90,28 +91,23 @@ class Outcome:
 def sections(text: str, version: Version) -> list[Section]:
     """Return the sections of a transcript for a version of kubectl."""
     parsed: list[Section] = []
-    for line in _lines_of_version(text, version):
+    for written in text.splitlines():
+        line, restricted = written, _RESTRICTED.fullmatch(written)
+        if restricted:
+            parsed[-1].names_versions = True
+            limit = (int(restricted[1]), int(restricted[2]))
+            if not (version >= limit if restricted[3] == "+" else version <= limit):
+                continue
+            line = restricted[4]
         if line.startswith("## "):
-            parsed.append(Section(line[3:], []))
+            parsed.append(Section(line[3:]))
         elif line.startswith("$"):
             how, _, words = line[1:].partition(" ")
-            parsed[-1].rows.append(Command(how, words))
-        elif line:
-            rows = parsed[-1].rows
-            rows[-1] = rows[-1].read(line)
+            parsed[-1].commands.append(Command(how, words))
+        elif line and not line.startswith("; "):
+            commands = parsed[-1].commands
+            commands[-1] = commands[-1].read(line)
     return parsed
-
-
-def _lines_of_version(text: str, version: Version) -> Iterator[str]:
-    for line in text.splitlines():
-        limited = _KEPT_FOR.fullmatch(line)
-        if limited is None:
-            if not line.startswith("; "):
-                yield line
-            continue
-        limit = (int(limited[1]), int(limited[2]))
-        if version >= limit if limited[3] == "+" else version <= limit:
-            yield limited[4]
 
 
 def matches(wanted: Sequence[str], outcome: str) -> bool:
@@ -141,7 +137,7 @@ class Terminal:
         """Run the commands. Return a text for each command with an unexpected outcome."""
         reported: list[str] = []
         with ExitStack() as end:
-            for command in section.rows:
+            for command in section.commands:
                 reported += self._play(_of_project(command, project), end)
         return reported
 
