@@ -39,13 +39,15 @@ class TraceStep(Value, frozen=True):
     """One table of the pipeline that the packet passed.
 
     `flow` is the flow that matched. `owner` is the object to which the flow belongs. `actions` are the actions of the
-    flow. Without a flow the packet was dropped.
+    flow. Without a flow the packet was dropped. `drop_reason` is the reason of the drop, as in the metric
+    `podlane_sdn_dropped_packets`; empty if the packet was not dropped here.
     """
 
     table: str
     flow: str = msgspec.field(default="", name="row")
     owner: str = ""
     actions: tuple[str, ...] = ()
+    drop_reason: str = ""
 
 
 class DockerNetworkReport(Value, frozen=True):

@@ -11,7 +11,7 @@ from api.client.client import Client
 from api.core.node import Node
 from api.core.pod import FINAL_PHASES, Pod
 from api.core.services import Service
-from api.network.queries import NodeQuerySpec, TraceRequest, TraceResult
+from api.network.queries import NodeQuerySpec, TraceRequest, TraceResult, TraceStep
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from api.validation.network import PORT_PROTOCOLS
 from cli.node_query import QueryFailed, query_node
@@ -120,6 +120,10 @@ def _entry(request: TraceRequest) -> str:
 
 def _rows(result: TraceResult) -> list[tuple[str, ...]]:
     return [
-        (step.table, step.owner or "-", step.flow or "no flow matches", ", ".join(step.actions) or "drop")
+        (step.table, step.owner or "-", step.flow or "no flow matches", ", ".join(step.actions) or _drop(step))
         for step in result.steps
     ]
+
+
+def _drop(step: TraceStep) -> str:
+    return f"drop ({step.drop_reason})" if step.drop_reason else "drop"

@@ -179,7 +179,7 @@ def _table(table: Table) -> str:
 
 def _flow_line(flow: Flow) -> str:
     """Return the flow with its owner, the function that returns it, and its drop reason."""
-    reason = drop_reason(flow)
+    reason = drop_reason(flow.cookie)
     if flow not in OWNERS:
         raise LookupError(f"no function of a tuple in sdn/pipeline/compiler.py returns the flow {flow}")
     return f"{flow}  # {OWNERS[flow]}{'' if reason is None else f': {reason.label}'}"

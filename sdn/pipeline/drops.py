@@ -136,10 +136,10 @@ def drop_cookie(cookie: int, reason: DropReason) -> int:
     return reason << _REASON_SHIFT | DROP_BIT | cookie
 
 
-def drop_reason(flow: Flow) -> DropReason | None:
-    """Return the reason for which a flow drops packets; None if its cookie has none of ours."""
-    number = flow.cookie >> _REASON_SHIFT
-    return DropReason(number) if flow.cookie & DROP_BIT and number in _REASONS else None
+def drop_reason(cookie: int) -> DropReason | None:
+    """Return the reason for which the flow with this cookie drops packets; None if the cookie has none of ours."""
+    number = cookie >> _REASON_SHIFT
+    return DropReason(number) if cookie & DROP_BIT and number in _REASONS else None
 
 
 _REASONS = frozenset(DropReason)
@@ -155,7 +155,7 @@ def drop_counters(
     """
     packets_of: Counter[tuple[str, str]] = Counter()
     for flow, packets in flow_counts.items():
-        reason = drop_reason(flow)
+        reason = drop_reason(flow.cookie)
         packets_of[UNKNOWN if reason is None else reason.label, _owner_label(flow.cookie, pod_names)] += packets
     for table, reason in MISS_REASONS.items():
         packets_of[reason.label, "node"] += table_misses.get(int(table), 0)

@@ -19,7 +19,7 @@ from api.core.endpoints import Endpoint, EndpointSlice
 from api.core.services import DEFAULT_AFFINITY_SECONDS, EXTERNAL_NAME, HEADLESS, Service, ServicePort, has_node_ports
 from api.network.types import PodAddress
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
-from sdn.topology import GLOBAL_VNID, Node, NodeNetworkConfig
+from sdn.topology import GLOBAL_VNID, VXLAN_PORT, Node, NodeNetworkConfig
 
 Key = tuple[str, str]
 """Namespace and name."""
@@ -62,7 +62,7 @@ class ProxyConfig:
     """The configuration of the network, as far as services depend on it.
 
     `vnids` has the VNID of each project, and is None with the flat network. `node_ips` are the underlay addresses of
-    all nodes. `node_port_range` is the first and the last node port.
+    all nodes. `node_port_range` is the first and the last node port. `vxlan_port` is the UDP port of tunnels.
     """
 
     node: Node
@@ -71,6 +71,7 @@ class ProxyConfig:
     node_port_range: tuple[int, int]
     vnids: Mapping[str, int] | None
     node_ips: frozenset[IPv4Address]
+    vxlan_port: int = VXLAN_PORT
 
     @classmethod
     def from_network(cls, network: NodeNetworkConfig) -> Self:
@@ -82,6 +83,7 @@ class ProxyConfig:
             node_port_range=network.cluster.node_ports,
             vnids=network.vnids,
             node_ips=frozenset(peer.address for peer in network.peers) | {network.node.address},
+            vxlan_port=network.cluster.vxlan_port,
         )
 
     def vnid(self, project: str) -> int | None:

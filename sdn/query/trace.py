@@ -14,6 +14,7 @@ from api.network.queries import DockerNetworkReport, TraceRequest, TraceResult, 
 from sdn.model.match import mac_number, mac_text
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo
 from sdn.pipeline.cookies import CookieCategory, owner_of, peer_cookie
+from sdn.pipeline.drops import MISS_REASONS, DropReason, drop_reason
 from sdn.pipeline.pod_connectivity import ARP_REPLY, ARP_REQUEST, DOCKER_MAC_PREFIX
 from sdn.pipeline.tables import Table
 from sdn.proxy.service_map import ClientConnection, FrontendLookup
@@ -184,11 +185,22 @@ def _sections(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _step(table_number: int, text: str, network: NodeNetwork) -> TraceStep:
-    table = max(table for table in Table if table <= table_number).name.lower()
+    table = max(table for table in Table if table <= table_number)
+    name = table.name.lower()
     matched = _FLOW.match(text)
     if matched is None:
-        return TraceStep(table=table)
-    return TraceStep(table=table, flow=matched[1] or matched[4], owner=_owner_name(int(matched[3] or "0", 16), network))
+        return TraceStep(table=name, drop_reason=_reason_label(MISS_REASONS.get(table)))
+    cookie = int(matched[3] or "0", 16)
+    return TraceStep(
+        table=name,
+        flow=matched[1] or matched[4],
+        owner=_owner_name(cookie, network),
+        drop_reason=_reason_label(drop_reason(cookie)),
+    )
+
+
+def _reason_label(reason: DropReason | None) -> str:
+    return "" if reason is None else reason.label
 
 
 def _owner_name(cookie: int, network: NodeNetwork) -> str:

@@ -58,7 +58,7 @@ def flows_text(network: NodeNetwork) -> str:
 def _flow_line(flow: Flow) -> str:
     """Return the flow with the name of its table and, if it drops packets, the reason."""
     text = str(flow).replace(f"table={flow.table},", f"table={_table(flow.table)},")
-    reason = drop_reason(flow)
+    reason = drop_reason(flow.cookie)
     return f"{text}\n" if reason is None else f"{text} ({reason.label})\n"
 
 
@@ -107,5 +107,5 @@ def test_every_drop_flow_of_a_scenario_has_a_reason(scenario: str) -> None:
     flows = compile_flows(network_of(yaml.safe_load((SCENARIOS / scenario / "input.yaml").read_text())))
     dropping = [flow for flow in flows if not flow.actions]
     assert dropping
-    assert [str(flow) for flow in dropping if drop_reason(flow) is None] == []
-    assert {drop_reason(flow) for flow in flows if flow.actions} == {None}
+    assert [str(flow) for flow in dropping if drop_reason(flow.cookie) is None] == []
+    assert {drop_reason(flow.cookie) for flow in flows if flow.actions} == {None}

@@ -178,6 +178,24 @@ def test_trace_sentence_states_the_outcome_of_a_packet(world: TraceWorld, words:
     assert sentence_for(world, words) == expected
 
 
+@pytest.mark.parametrize(
+    ("words", "reasons"),
+    [
+        ("red/red-a blue/blue-a", ["other_project"]),
+        ("red/red-c blue/blue-a", ["other_project"]),
+        ("red/red-a 172.30.0.1", ["no_service"]),
+        ("red/red-a 10.128.0.200", ["no_pod"]),
+        ("red/red-a red/red-b --source-address 10.128.0.9", ["spoofed"]),
+        ("red/red-c red/red-a --from-tunnel 10.9.9.9 --vnid 10", ["unknown_tunnel_peer"]),
+        ("red/red-a red/red-c", []),
+    ],
+)
+def test_trace_step_that_drops_has_the_reason_of_the_metric(world: TraceWorld, words: str, reasons: list[str]) -> None:
+    traced = [step.drop_reason for hop in hops(world, words) for step in hop.result.steps]
+    assert [reason for reason in traced if reason] == reasons
+    assert traced[-1:] == (reasons or [""])
+
+
 def test_trace_sentence_states_that_multicast_has_no_receiver(world: TraceWorld) -> None:
     network = world.networks["node-1"]
     lonely = replace(network, pods=frozenset(pod for pod in network.pods if pod.vnid != 10 or pod.ofport == 16))

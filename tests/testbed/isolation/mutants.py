@@ -53,7 +53,9 @@ def _compile_without(table: Table, *fields: str) -> Compile:
 
 
 def _without_vxlan_drop(network: NodeNetwork) -> frozenset[Flow]:
-    return frozenset(flow for flow in compile_flows(network) if drop_reason(flow) is not DropReason.VXLAN_FROM_POD)
+    return frozenset(
+        flow for flow in compile_flows(network) if drop_reason(flow.cookie) is not DropReason.VXLAN_FROM_POD
+    )
 
 
 def _masquerade_table_without_vxlan_drop(cluster: Cluster, node: Node) -> str:

@@ -64,13 +64,15 @@ FLOWS = compile_flows(NETWORK) | ServiceFlows(NODE).sync([SERVICE_PORT]).flows
 
 def counted(**packets: int) -> dict[tuple[str, str], int]:
     """Return the counters above 0 when each flow that drops for a reason has matched so many packets."""
-    flow_counts = {flow: packets.get(reason.label, 0) for flow in FLOWS if (reason := drop_reason(flow)) is not None}
+    flow_counts = {
+        flow: packets.get(reason.label, 0) for flow in FLOWS if (reason := drop_reason(flow.cookie)) is not None
+    }
     return {(reason, owner): count for reason, owner, count in drop_counters(flow_counts, {}, NAMES) if count}
 
 
 def test_every_drop_flow_has_a_reason_and_no_other_flow_does() -> None:
     for flow in FLOWS:
-        assert (drop_reason(flow) is None) == bool(flow.actions), flow
+        assert (drop_reason(flow.cookie) is None) == bool(flow.actions), flow
         assert bool(flow.cookie & DROP_BIT) == (not flow.actions), flow
 
 
@@ -126,12 +128,14 @@ def test_drop_flow_has_its_reason_and_owner(flow: str, reason: DropReason, owner
     [matching] = [dropping for dropping in FLOWS if str(dropping) == f"{flow} actions=drop"]
     found_owner = owner_of(matching.cookie)
     assert found_owner is not None
-    assert (drop_reason(matching), found_owner.category) == (reason, owner)
+    assert (drop_reason(matching.cookie), found_owner.category) == (reason, owner)
 
 
 def test_every_reason_is_described_and_belongs_to_a_flow_or_a_table() -> None:
     assert set(DROP_DESCRIPTIONS) == set(DropReason)
-    assert {drop_reason(flow) for flow in FLOWS if not flow.actions} | set(MISS_REASONS.values()) == set(DropReason)
+    assert {drop_reason(flow.cookie) for flow in FLOWS if not flow.actions} | set(MISS_REASONS.values()) == set(
+        DropReason
+    )
 
 
 @pytest.mark.parametrize("reason", DropReason)
@@ -140,7 +144,7 @@ def test_drop_flow_of_any_table_keeps_its_reason_and_owner(table: Table, reason:
     for category in CookieCategory:
         cookie = make_cookie(category, 0xFFFFFFFF)
         flow = make_flow(table, Priority.NORMAL, ip(), cookie=cookie, drop=reason)
-        assert drop_reason(flow) is reason
+        assert drop_reason(flow.cookie) is reason
         assert owner_of(flow.cookie) == (category, 0xFFFFFFFF)
         assert partition_of(flow) == partition_of(make_flow(table, Priority.NORMAL, ip(), Output(1), cookie=cookie))
         assert (reason.label, 3) in {(label, packets) for label, _, packets in drop_counters({flow: 3}, {}, {})}

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from ipaddress import IPv4Address
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -174,3 +175,12 @@ def test_node_address_change_changes_only_its_set_element() -> None:
         "add element ip podlane-services node_ips { 10.245.2.4 }\n"
     )
     assert node_ip_update([], []) == ""
+
+
+@pytest.mark.parametrize(
+    ("vxlan_port", "source_ports"),
+    [(4789, "4790-65535"), (500, "1024-65535"), (32768, "1024-32767"), (65535, "1024-65534")],
+)
+def test_masqueraded_udp_packets_never_get_the_tunnel_port(vxlan_port: int, source_ports: str) -> None:
+    text = services_table(replace(PROXY_CONFIG, vxlan_port=vxlan_port), ())
+    assert re.findall(r"meta l4proto udp masquerade to :(\S+) fully-random", text) == [source_ports]
