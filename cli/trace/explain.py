@@ -172,8 +172,8 @@ GENERIC = "accepts it"
 def _explain_drop(source: Host, target: Host, last: Hop, topology: ClusterTopology) -> str:
     """Return why the last switch drops the packet, to be appended to `dropped because`.
 
-    The table that drops it selects the function. The sentence follows from the packet and the topology, not from the
-    drop reason in the flow's cookie.
+    The table that drops it selects the function. The sentence follows from the packet and the topology. The drop reason
+    in the flow's cookie is shown with the step of the trace.
     """
     table = last.result.steps[-1].table if last.result.steps else "classifier"
     reasons = _REASONS_BY_TABLE[table](Drop(source, target, last, topology)) if table in _REASONS_BY_TABLE else iter(())

@@ -34,6 +34,8 @@ def masquerade_table(cluster: Cluster, node: Node) -> str:
     """Return the commands that replace our table as a whole.
 
     - Packets of pods to external addresses are masqueraded.
+    - VXLAN packets of peers to this node are not tracked. Otherwise a pod that sends from the port of tunnels to a peer
+      would get, as replies, the tunnel packets that the peer sends from the same port: those of all projects.
     - External packets reach pods only if they are replies, or if the host has applied DNAT, as it does for host ports.
     - A packet of a pod without a connection (such as a late FIN) is dropped, because it would not be masqueraded.
     - VXLAN packets of pods are dropped. The switch drops unfragmented ones (`external_flows`) but sees no ports in
@@ -49,6 +51,10 @@ table ip {TABLE} {{
 	set cluster {{
 		type ipv4_addr; flags interval
 		elements = {{ {networks} }}
+	}}
+	chain prerouting {{
+		type filter hook prerouting priority raw; policy accept;
+		iifname != "{GATEWAY_PORT_NAME}" udp dport {cluster.vxlan_port} fib daddr type local notrack
 	}}
 	chain postrouting {{
 		type nat hook postrouting priority srcnat; policy accept;
