@@ -82,6 +82,7 @@ class NetnsCluster:
         self._with_sdn = lab.nodes[:with_sdn]
         self._running: dict[str, subprocess.Popen[bytes]] = {}
         self._exclusive = contextlib.ExitStack()
+        self._open_client: tuple[asyncio.Runner, Client] | None = None
         master = master_process(lab)
         processes = [replace(master, command=(*master.command, NO_AGENT_FLAG, *master_flags))]
         for node in lab.nodes:
@@ -100,6 +101,11 @@ class NetnsCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self._open_client is not None:
+            runner, client = self._open_client
+            runner.run(client.__aexit__(None, None, None))
+            runner.close()
+            self._open_client = None
         for process in self._running.values():
             process.kill()
             process.wait()
@@ -200,6 +206,18 @@ class NetnsCluster:
                 return await act(client)
 
         return asyncio.run(call())
+
+    def call_api_often(self, act: Callable[[Client], Awaitable[T]]) -> T:
+        """Call a function as `call_api` does, over connections that stay open. The master must not be restarted."""
+
+        async def call(client: Client) -> T:
+            return await act(client)
+
+        if self._open_client is None:
+            runner = asyncio.Runner()
+            self._open_client = runner, runner.run(Client(Kubeconfig.load(self.lab.kubeconfig)).__aenter__())
+        runner, client = self._open_client
+        return runner.run(call(client))
 
     def master_answers(self) -> bool:
         """Return whether the master answers."""

@@ -8,6 +8,7 @@ writes the files in `STATE`. `restore` puts them onto a node of another such wor
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from api.core.services import ServicePort
 from lab.process import run
 from lab.topology import EXTERNAL_IP_NETWORK
 from sdn.proxy.nftables import TEMPORARY_TABLE
+from sdn.topology import VXLAN_PORT
 from tests.testbed.netns.packet_world import PacketWorld, running_world
 from tests.testbed.netns.services import TARGET_PORT, answering, create_service, register, wait_for_answer
 from tests.testbed.wait import wait_until
@@ -124,8 +126,20 @@ def restore(cluster: PacketWorld) -> None:
             f"flow_tables:{number}=@t",
         )
     for _, table in NFTABLES:
-        cluster.in_node(NODE, "nft", "-f", str(STATE / f"{table}.nft"))
+        (folder / f"{table}.nft").write_text(_without_tunnel_port((STATE / f"{table}.nft").read_text()))
+        cluster.in_node(NODE, "nft", "-f", str(folder / f"{table}.nft"))
     _forget_datapath_flows(cluster)
+
+
+def _without_tunnel_port(table: str) -> str:
+    """Return a recorded nftables table that never masquerades UDP with the port of tunnels.
+
+    The previous version did, once in 65,000 calls, and lost the reply. An upgrade cannot mend what happened before it.
+    """
+    rule = "masquerade fully-random"
+    safe = f"meta l4proto udp masquerade to :{VXLAN_PORT + 1}-65535 fully-random"
+    lines = ([line.replace(rule, safe), line] if rule in line else [line] for line in table.splitlines())
+    return "\n".join(itertools.chain.from_iterable(lines)) + "\n"
 
 
 def _forget_datapath_flows(cluster: PacketWorld) -> None:

@@ -24,7 +24,7 @@ def assign_vnids(
 
     Other projects keep theirs. When this returns, all switches have the flows of these VNIDs, also those of services.
     """
-    vnids = cluster.call_api(lambda client: _request(client, numbers))
+    vnids = cluster.call_api_often(lambda client: _request(client, numbers))
     for project, number in numbers.items():
         for other in numbers:
             assert (vnids[project] == vnids[other]) == (number == numbers[other]), f"{project} and {other}: {vnids}"
