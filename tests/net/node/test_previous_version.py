@@ -37,6 +37,10 @@ from tests.testbed.netns.services import call
 from tests.testbed.traffic import Datagrams, Ping, RepeatedCalls, TcpStream
 from tests.testbed.wait import wait_until
 
+DATAGRAMS = 2
+"""Datagrams of a call. A busy machine may lose one; what an upgrade breaks stays broken for the port of the caller, and
+the pings beside the calls lose no packet."""
+
 CRASHING = Path(previous_version.__file__).with_name("crashing_sdn.py")
 
 
@@ -93,7 +97,9 @@ class Traffic:
             ("node", node, STICKY),
         ):
             self.calls[f"{name} connects to {address}"] = RepeatedCalls(partial(call, source, address, 80))
-            self.calls[f"{name} asks {address}"] = RepeatedCalls(partial(call, source, address, 80, "UDP"))
+            self.calls[f"{name} asks {address}"] = RepeatedCalls(
+                partial(call, source, address, 80, "UDP", datagrams=DATAGRAMS)
+            )
         for name, source in (("red pod", red), ("node", node)):
             asking = ending.enter_context(asking_socket(source, WEB))
             self.calls[f"{name} asks {WEB} from one port"] = RepeatedCalls(partial(exchange, asking))

@@ -122,10 +122,12 @@ def call(
     protocol: str = "TCP",
     seconds: float = ANSWER_SECONDS,
     own_port: int = 0,
+    datagrams: int = 1,
 ) -> Answer:
     """Call once from a network namespace, from any port of its own if none is given.
 
-    Raises ConnectionRefusedError, or TimeoutError where nothing comes back.
+    By UDP, up to `datagrams` are sent from the same port, the next one if nothing comes back within `seconds`. Raises
+    ConnectionRefusedError, or TimeoutError with the own port where nothing comes back at all.
     """
     with inside(namespace):
         kind = socket.SOCK_STREAM if protocol == "TCP" else socket.SOCK_DGRAM
@@ -135,10 +137,13 @@ def call(
         caller.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         caller.bind(("", own_port))
         caller.connect((str(address), port))
-        if protocol == "UDP":
-            caller.send(b"who?")
-        name, _, seen = caller.recv(2048).decode().partition(" ")
-    return Answer((name, seen))
+        for _ in range(datagrams):
+            if protocol == "UDP":
+                caller.send(b"who?")
+            with contextlib.suppress(TimeoutError):
+                name, _, seen = caller.recv(2048).decode().partition(" ")
+                return Answer((name, seen))
+        raise TimeoutError(f"no answer from {address}:{port} to port {caller.getsockname()[1]}")
 
 
 def wait_for_answer(namespace: str, address: object, port: int, protocol: str = "TCP") -> Answer:
