@@ -12,8 +12,8 @@ BIN := $(VENV)/bin
 NODES ?= 3
 PLUGIN ?= ovs-multitenant
 TIERS := unit golden contract switch net e2e
-# Tests that start daemons wait at least a third of their time, so four processes share two cores; the quick ones do not.
-WORKERS ?= $(shell echo $$(( $$(nproc) * 2 )))
+# Tests that start daemons wait at least a third of their time, so three processes share two cores; the quick ones do not.
+WORKERS ?= $(shell echo $$(( $$(nproc) * 3 / 2 )))
 QUICK_WORKERS ?= logical
 
 PACKAGES := openvswitch-switch docker.io containerd nftables iproute2 ethtool curl busybox-static catatonit python3-venv iputils-ping tcpdump procps \

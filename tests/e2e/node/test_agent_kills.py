@@ -11,7 +11,9 @@ from tests.testbed.node.consistency import CGROUPS, inconsistencies, wait_until_
 from tests.testbed.node.disturbed_node import AGENT, OBJECTS, DisturbedNode, full_pod, restart_count
 from tests.testbed.wait import wait_until
 
-SECONDS = 300.0
+SECONDS = 1200.0
+"""The agent is started some 150 times. That takes 40 seconds, and ten times as long on a busy machine."""
+
 NAMES = [f"k8s_{name}_one_default_ID_0" for name in ("POD", "first", "main")]
 DIED_OF = {f"{sent}POST /v1.41/containers/create?name={name} " for name in NAMES for sent in ("", "sent ")} | {
     f"{sent}POST /v1.41/start ['{name}']" for name in NAMES for sent in ("", "sent ")
