@@ -10,9 +10,13 @@ import pytest
 
 from tests.vm import machine
 
-INSIDE = ("tests/net/services/test_pod_clients.py", "tests/net/services/test_services.py")
+INSIDE = (
+    "tests/net/node/test_tunnel_port.py",
+    "tests/net/services/test_pod_clients.py",
+    "tests/net/services/test_services.py",
+)
 """Cluster IPs and node ports by TCP and UDP on both nodes, other projects, a pod that calls itself, refusals."""
-LEFT_OUT = "may_soon_call_its_backend or trace or killed_daemon or rows_and_groups"
+LEFT_OUT = "can_soon_connect_to_the_endpoint or trace or killed_daemon or flows_and_groups"
 """The kernel remembers calls that have ended for longer (docs/adr/0019-pod-service-traffic-in-open-vswitch.md); a trace
 failed in such a machine, why is open, and what follows it has not been tried.
 """
