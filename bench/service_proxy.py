@@ -39,7 +39,7 @@ from sdn.proxy.nftables_backend import NftablesBackend
 from sdn.proxy.openflow_backend import OpenFlowBackend
 from sdn.proxy.proxier import ProxyBackend
 from sdn.proxy.service_ports import ProxyConfig
-from sdn.topology import Node
+from sdn.topology import VXLAN_PORT, Node
 from tests.testbed.namespaces import inside
 from tests.testbed.netns.cluster import NetnsCluster, bench_lab
 from tests.testbed.wait import wait_until
@@ -56,6 +56,7 @@ CONFIG = ProxyConfig(
     node_port_range=(30000, 32767),
     vnids=None,
     node_ips=frozenset({NODE}),
+    vxlan_port=VXLAN_PORT,
 )
 _GONE = f"add table ip {TABLE}\ndelete table ip {TABLE}\n"
 RIVALS = {1000: 3, 10000: 0}

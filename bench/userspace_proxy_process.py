@@ -16,7 +16,7 @@ from ipaddress import IPv4Address, IPv4Network
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
 from sdn.proxy.service_ports import ProxyConfig
 from sdn.proxy.userspace.proxier import UserspaceProxier
-from sdn.topology import Node
+from sdn.topology import VXLAN_PORT, Node
 
 CONFIG = ProxyConfig(
     node=Node("bench", IPv4Address("127.0.0.1"), IPv4Network("10.128.0.0/23")),
@@ -25,6 +25,7 @@ CONFIG = ProxyConfig(
     node_port_range=(30000, 32767),
     vnids=None,
     node_ips=frozenset(),
+    vxlan_port=VXLAN_PORT,
 )
 
 

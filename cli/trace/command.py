@@ -120,10 +120,9 @@ def _entry(request: TraceRequest) -> str:
 
 def _rows(result: TraceResult) -> list[tuple[str, ...]]:
     return [
-        (step.table, step.owner or "-", step.flow or "no flow matches", ", ".join(step.actions) or _drop(step))
-        for step in result.steps
+        (step.table, step.owner or "-", step.flow or "no flow matches", _actions_text(step)) for step in result.steps
     ]
 
 
-def _drop(step: TraceStep) -> str:
-    return f"drop ({step.drop_reason})" if step.drop_reason else "drop"
+def _actions_text(step: TraceStep) -> str:
+    return ", ".join(step.actions) or (f"drop ({step.drop_reason})" if step.drop_reason else "drop")

@@ -89,7 +89,7 @@ def _owner_graph(objects: Sequence[Object], resolves: Resolves) -> _OwnerGraph:
         for reference in obj.metadata.owner_references:
             if _is_owner(by_uid.get(reference.uid), reference, obj):
                 dependents[reference.uid].append(obj)
-    waiting = frozenset(obj.metadata.uid for obj in objects if obj.metadata.deletion_timestamp and _is_foreground(obj))
+    waiting = frozenset(obj.metadata.uid for obj in objects if _is_foreground(obj))
     return _OwnerGraph(by_uid, waiting, dependents, resolves)
 
 

@@ -295,14 +295,14 @@ table ip {TABLE} {{
 		type nat hook postrouting priority srcnat; policy accept;
 		meta mark & {MASQUERADE:#x} == 0 return
 		meta mark set meta mark & {0xFFFFFFFF ^ MASQUERADE:#x}
-		ip daddr != {config.node.subnet} meta l4proto udp masquerade to :{_source_ports(config)} fully-random
+		ip daddr != {config.node.subnet} meta l4proto udp masquerade to :{_masquerade_ports(config)} fully-random
 		ip daddr != {config.node.subnet} masquerade fully-random
 	}}
 }}
 """
 
 
-def _source_ports(config: ProxyConfig) -> str:
+def _masquerade_ports(config: ProxyConfig) -> str:
     """Return the source ports that masqueraded UDP packets get: a range without the port of tunnels.
 
     The userspace datapath takes every UDP packet to that port of a local address for a tunnel packet, replies included.

@@ -58,7 +58,7 @@ class OpenFlowBackend:
                 flow for flow in self._flows_before_sync if isinstance(flow, Flow)
             )
         self._flows_before_sync = None
-        await self._flush(ports)
+        await self._flush_stale_entries(ports)
         return was_different
 
     async def update(self, config: ProxyConfig, change: ServicePortChange) -> None:
@@ -68,9 +68,9 @@ class OpenFlowBackend:
             raise NotReady("the switch has no flows of services yet")
         self._unflushed |= conntrack_filters_to_flush(change)
         await self._openflow.update(Partition.SERVICE, *self._flows.update(change))
-        await self._flush(change.added)
+        await self._flush_stale_entries(change.added)
 
-    async def _flush(self, ports: Iterable[ServicePortInfo]) -> None:
+    async def _flush_stale_entries(self, ports: Iterable[ServicePortInfo]) -> None:
         """Flush all stale entries but those that these ports use."""
         if self._unflushed:
             self._unflushed -= conntrack_filters(ports)

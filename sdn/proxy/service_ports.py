@@ -19,7 +19,7 @@ from api.core.endpoints import Endpoint, EndpointSlice
 from api.core.services import DEFAULT_AFFINITY_SECONDS, EXTERNAL_NAME, HEADLESS, Service, ServicePort, has_node_ports
 from api.network.types import PodAddress
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
-from sdn.topology import GLOBAL_VNID, VXLAN_PORT, Node, NodeNetworkConfig
+from sdn.topology import GLOBAL_VNID, Node, NodeNetworkConfig
 
 Key = tuple[str, str]
 """Namespace and name."""
@@ -71,7 +71,7 @@ class ProxyConfig:
     node_port_range: tuple[int, int]
     vnids: Mapping[str, int] | None
     node_ips: frozenset[IPv4Address]
-    vxlan_port: int = VXLAN_PORT
+    vxlan_port: int
 
     @classmethod
     def from_network(cls, network: NodeNetworkConfig) -> Self:

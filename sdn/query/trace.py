@@ -189,17 +189,17 @@ def _step(table_number: int, text: str, network: NodeNetwork) -> TraceStep:
     name = table.name.lower()
     matched = _FLOW.match(text)
     if matched is None:
-        return TraceStep(table=name, drop_reason=_reason_label(MISS_REASONS.get(table)))
+        return TraceStep(table=name, drop_reason=_drop_reason_label(MISS_REASONS.get(table)))
     cookie = int(matched[3] or "0", 16)
     return TraceStep(
         table=name,
         flow=matched[1] or matched[4],
         owner=_owner_name(cookie, network),
-        drop_reason=_reason_label(drop_reason(cookie)),
+        drop_reason=_drop_reason_label(drop_reason(cookie)),
     )
 
 
-def _reason_label(reason: DropReason | None) -> str:
+def _drop_reason_label(reason: DropReason | None) -> str:
     return "" if reason is None else reason.label
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import cast
@@ -115,8 +116,8 @@ class BridgeState:
     ) -> None:
         self.in_sync: set[str] = set()
         self._layout = layout
-        self._partitions: dict[str, FlowSetState] = {}
-        self._partition(layout.groups).groups.update((group.number, group) for group in groups)
+        self._partitions: defaultdict[str, FlowSetState] = defaultdict(FlowSetState)
+        self._partitions[layout.groups].groups.update((group.number, group) for group in groups)
         for flow in flows:
             self._partition_of(flow).flows.add(flow)
 
@@ -130,7 +131,7 @@ class BridgeState:
         The partition that has the groups also deletes unknown groups, and the partition that has the unknown flows
         deletes those.
         """
-        present = self._partition(partition)
+        present = self._partitions[partition]
         stale = present.flows - desired.flows
         if partition != self._layout.unknown_flows:
             stale = self._not_overwritten(stale)
@@ -157,7 +158,7 @@ class BridgeState:
             if partition != written and isinstance(flow, Flow)
         }
         moved = {flow: renumbered for flow, renumbered in flows.items() if renumbered != flow}
-        groups = self._partition(self._layout.groups).groups.values() if written != self._layout.groups else ()
+        groups = self._partitions[self._layout.groups].groups.values() if written != self._layout.groups else ()
         renumbered_groups = {
             group: self._layout.renumbered_group(group) for group in groups if isinstance(group, Group)
         }
@@ -175,7 +176,7 @@ class BridgeState:
         """
         if not stale:
             return stale
-        others = {flow.key for flow in self._partition(self._layout.unknown_flows).flows if isinstance(flow, Flow)}
+        others = {flow.key for flow in self._partitions[self._layout.unknown_flows].flows if isinstance(flow, Flow)}
         return {flow for flow in stale if isinstance(flow, UnknownFlow) or flow.key not in others}
 
     def apply(self, diff: FlowDiff) -> None:
@@ -187,18 +188,13 @@ class BridgeState:
             self._partition_of(flow).flows.discard(flow)
         partitions = {self._layout.partition_of(flow) for flow in diff.added}
         if len(partitions) == 1:
-            self._partition(partitions.pop()).flows.update(diff.added)
+            self._partitions[partitions.pop()].flows.update(diff.added)
         else:
             for flow in diff.added:
                 self._partition_of(flow).flows.add(flow)
-        self._partition(self._layout.groups).apply_groups(diff)
+        self._partitions[self._layout.groups].apply_groups(diff)
 
     def _partition_of(self, flow: Flow | UnknownFlow) -> FlowSetState:
         if isinstance(flow, UnknownFlow):
-            return self._partition(self._layout.unknown_flows)
-        return self._partition(self._layout.partition_of(flow))
-
-    def _partition(self, name: str) -> FlowSetState:
-        if name not in self._partitions:
-            self._partitions[name] = FlowSetState()
-        return self._partitions[name]
+            return self._partitions[self._layout.unknown_flows]
+        return self._partitions[self._layout.partition_of(flow)]

@@ -5,27 +5,21 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Iterator
-from ipaddress import IPv4Address, IPv4Network
+from ipaddress import IPv4Address
 
 import pytest
 
 from sdn.host.firewall import TABLE, masquerade_table
-from sdn.topology import VXLAN_PORT, Cluster
+from sdn.topology import VXLAN_PORT
 from sdn.topology import Node as NodeConfig
 from tests.testbed.namespaces import inside
 from tests.testbed.netns.service_host import NEAR, NODE, OUTSIDER, PATIENCE_SECONDS, SILENCE_SECONDS, SUBNET, Node
+from tests.testbed.trace.trace_world import CLUSTER
 
 PEER_PORT = 40_000
 """The source port of the peer's tunnel packets, which the peer derives from the inner packet."""
 
 POD = NEAR[0]
-CLUSTER = Cluster(
-    networks=(IPv4Network("10.128.0.0/14"),),
-    service_network=IPv4Network("172.30.0.0/16"),
-    multitenant=True,
-    vxlan_port=VXLAN_PORT,
-    mtu=1450,
-)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, Se
 from sdn.proxy.nftables import TABLE
 from sdn.proxy.nftables_backend import NftablesBackend
 from sdn.proxy.service_ports import ProxyConfig
+from sdn.topology import VXLAN_PORT
 from sdn.topology import Node as NodeConfig
 from tests.testbed.namespaces import inside
 from tests.testbed.netns.service_host import (
@@ -43,6 +44,7 @@ CONFIG = ProxyConfig(
     node_port_range=(30000, 32767),
     vnids=None,
     node_ips=frozenset({NODE}),
+    vxlan_port=VXLAN_PORT,
 )
 HERE = tuple(EndpointInfo(address, PORT, is_local=True) for address in NEAR)
 THERE = tuple(EndpointInfo(address, PORT) for address in FAR)

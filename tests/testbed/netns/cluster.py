@@ -81,7 +81,7 @@ class NetnsCluster:
         self.nodes = {node.name: node for node in lab.nodes}
         self._with_sdn = lab.nodes[:with_sdn]
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._exclusive = contextlib.ExitStack()
+        self._resources = contextlib.ExitStack()
         self._open_client: tuple[asyncio.Runner, Client] | None = None
         master = master_process(lab)
         processes = [replace(master, command=(*master.command, NO_AGENT_FLAG, *master_flags))]
@@ -90,7 +90,7 @@ class NetnsCluster:
         self._specifications = {process.name: process for process in processes}
 
     def __enter__(self) -> Self:
-        self._exclusive.enter_context(_exclusive_site(self.lab.site))
+        self._resources.enter_context(_exclusive_site(self.lab.site))
         self._sweep()
         try:
             self._build()
@@ -101,17 +101,12 @@ class NetnsCluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._open_client is not None:
-            runner, client = self._open_client
-            runner.run(client.__aexit__(None, None, None))
-            runner.close()
-            self._open_client = None
         for process in self._running.values():
             process.kill()
             process.wait()
         self._sweep()
         shutil.rmtree(self.lab.state, ignore_errors=True)
-        self._exclusive.close()
+        self._resources.close()
 
     def _log_tails(self) -> str:
         """Return the last lines of each process's log, for an error's report."""
@@ -214,8 +209,10 @@ class NetnsCluster:
             return await act(client)
 
         if self._open_client is None:
-            runner = asyncio.Runner()
-            self._open_client = runner, runner.run(Client(Kubeconfig.load(self.lab.kubeconfig)).__aenter__())
+            runner = self._resources.enter_context(asyncio.Runner())
+            opened = runner.run(Client(Kubeconfig.load(self.lab.kubeconfig)).__aenter__())
+            self._resources.callback(lambda: runner.run(opened.__aexit__(None, None, None)))
+            self._open_client = runner, opened
         runner, client = self._open_client
         return runner.run(call(client))
 

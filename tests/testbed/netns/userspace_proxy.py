@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from lab.process import run
 from sdn.proxy.service_ports import ProxyConfig
 from sdn.proxy.userspace.proxier import MAX_CONNECTIONS, UserspaceProxier
-from sdn.topology import Node
+from sdn.topology import VXLAN_PORT, Node
 from tests.testbed.namespaces import inside
 from tests.testbed.wait import DEADLINE_SECONDS
 
@@ -31,6 +31,7 @@ CONFIG = ProxyConfig(
     node_port_range=(30000, 32767),
     vnids=None,
     node_ips=frozenset({NODE}),
+    vxlan_port=VXLAN_PORT,
 )
 
 

@@ -95,4 +95,5 @@ def _proxy_config(network: NodeNetwork) -> ProxyConfig:
         node_port_range=network.cluster.node_ports,
         vnids=None,
         node_ips=frozenset(peer.address for peer in network.peers) | {network.node.address},
+        vxlan_port=network.cluster.vxlan_port,
     )

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
 from sdn.proxy.service_ports import ProxyConfig
-from sdn.topology import Cluster, Node
+from sdn.topology import VXLAN_PORT, Cluster, Node
 
 CLUSTER = Cluster((IPv4Network("10.128.0.0/14"),), IPv4Network("172.30.0.0/16"), True, 4789, 1450)
 
@@ -24,6 +24,7 @@ PROXY_CONFIG = ProxyConfig(
     node_port_range=(30000, 32767),
     vnids=None,
     node_ips=frozenset({NODE.address}),
+    vxlan_port=VXLAN_PORT,
 )
 
 
