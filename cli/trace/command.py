@@ -125,4 +125,4 @@ def _rows(result: TraceResult) -> list[tuple[str, ...]]:
 
 
 def _actions_text(step: TraceStep) -> str:
-    return ", ".join(step.actions) or (f"drop ({step.drop_reason})" if step.drop_reason else "drop")
+    return f"drop ({step.drop_reason})" if step.drop_reason else ", ".join(step.actions) or "drop"

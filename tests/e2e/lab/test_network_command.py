@@ -31,7 +31,9 @@ def test_podlane_network_trace_queries_switches_of_both_nodes(cluster: Cluster) 
     reported = trace("red/red-2", "--proto", "tcp", "--port", "8080")
     assert reported[-1] == "delivered: red/red-1 reaches red/red-2 on node-2"
     assert [line.partition(" of")[0] for line in reported if line.startswith("node-2")] == ["node-2, from the tunnel"]
-    assert trace("blue/blue-2")[-1] == "dropped because red (VNID 10) may not reach blue (VNID 11)"
+    dropped = trace("blue/blue-2")
+    assert dropped[-1] == "dropped because red (VNID 10) may not reach blue (VNID 11)"
+    assert [line for line in dropped if line.endswith("  drop (other_project)")] == dropped[-3:-2]
     borrowed = cluster.address("blue", "blue-1")
     assert trace("red/red-2", "--source-address", borrowed)[-1].endswith("is not red/red-1's address")
     assert trace("red/red-2", "--vlan", "10")[-1] == "dropped because red/red-1's frames may carry no VLAN tag"
