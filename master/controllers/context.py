@@ -9,7 +9,7 @@ import datetime
 import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from api.core.certificates import CertificateSigningRequest
@@ -150,3 +150,5 @@ class Controller:
     """Whether the server starts after the first pass only."""
     observe: Callable[[WatchEvent], None] | None = None
     """Called with every event of the watched resources, before the pass that the event triggers."""
+    event_filter: Callable[[WatchEvent], bool] = field(default=lambda event: True)
+    """Return whether an event of a watched resource triggers a pass. By default every event does."""

@@ -16,7 +16,7 @@ from master.controllers.certificates import sync_approvals, sync_signatures
 from master.controllers.cluster_roles import sync_cluster_roles
 from master.controllers.context import SHORT_LIVED_RESOURCES, Controller, ControllerContext, Lister, resources_of
 from master.controllers.expiration import sync_expiration
-from master.controllers.garbage_collector import OWNED_RESOURCES, sync_owners
+from master.controllers.garbage_collector import OWNED_RESOURCES, changes_ownership, sync_owners
 from master.controllers.namespaces import NAMESPACED_RESOURCES, sync_namespaces
 from master.controllers.network import host_subnets, net_namespaces
 from master.controllers.network.endpoint_slice_mirroring import sync_mirrored_endpoint_slices
@@ -144,7 +144,7 @@ STATELESS_CONTROLLERS = (
         resources_of("PersistentVolume", "PersistentVolumeClaim", "StorageClass", "Pod"),
         sync_claims,
     ),
-    Controller("garbage-collector-controller", OWNED_RESOURCES, sync_owners),
+    Controller("garbage-collector-controller", OWNED_RESOURCES, sync_owners, event_filter=changes_ownership),
     Controller(
         "namespace-controller",
         (*resources_of("Namespace"), *(r for r in NAMESPACED_RESOURCES if r not in SHORT_LIVED_RESOURCES)),

@@ -20,6 +20,7 @@ from master.controllers.actions import Action, Create, Delete, Failed, Update, W
 from master.controllers.context import SHORT_LIVED_RESOURCES, Lister
 from master.registry.strategy import BACKGROUND, FOREGROUND, ORPHAN
 from master.resources.scheme import BY_KIND, STORED
+from master.storage.interface import WatchEvent
 
 Resolves = Callable[[OwnerReference, Object], bool]
 """Whether an owner reference of an object can be resolved: its kind is stored, and its namespace is known."""
@@ -176,6 +177,25 @@ OWNED_RESOURCES = tuple(
     resource.group_resource for resource in STORED if resource.group_resource not in SHORT_LIVED_RESOURCES
 )
 """Resources that are garbage collected."""
+
+
+def changes_ownership(event: WatchEvent) -> bool:
+    """Return whether the garbage collector may have to act after an event.
+
+    It decides by owner references, finalizers and deletion. No other change of an object concerns it, nor does a new
+    object without owners.
+    """
+    if event.type == "DELETED":
+        return True
+    meta = event.record.object.metadata
+    if event.previous is None:
+        return bool(meta.owner_references or meta.deletion_timestamp)
+    old = event.previous.object.metadata
+    return (meta.owner_references, meta.finalizers, meta.deletion_timestamp) != (
+        old.owner_references,
+        old.finalizers,
+        old.deletion_timestamp,
+    )
 
 
 def sync_owners(lister: Lister) -> Iterable[Action]:

@@ -210,7 +210,7 @@ class ControllerRuntime:
         """Run until cancelled."""
         with contextlib.ExitStack() as stack:
             for controller in self._controllers:
-                wake = _wake_on_event(self._loops[controller.name])
+                wake = _wake_on_event(self._loops[controller.name], controller.event_filter)
                 for resource in controller.watches:
                     if controller.observe is not None:
                         stack.callback(self._store.watch(resource, controller.observe))
@@ -348,9 +348,10 @@ class ControllerRuntime:
         self._warnings[loop] = warnings
 
 
-def _wake_on_event(loop: Loop) -> Callable[[WatchEvent], None]:
-    def wake(_: WatchEvent) -> None:
-        loop.wake()
+def _wake_on_event(loop: Loop, event_filter: Callable[[WatchEvent], bool]) -> Callable[[WatchEvent], None]:
+    def wake(event: WatchEvent) -> None:
+        if event_filter(event):
+            loop.wake()
 
     return wake
 

@@ -190,6 +190,15 @@ class Resource(Generic[O]):
     """What acts on the objects, for docs/kinds.md; empty if they are stored only, or if the stored resource says it."""
     singular_name: str | None = None
     """The singular name, if it is not the kind in lower case."""
+    all_subresources: tuple[Subresource[O], ...] = field(init=False, compare=False, repr=False)
+    """All subresources, with `status` and `scale`."""
+    _subresource_by_name: Mapping[str, Subresource[O]] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Set the fields that follow from the others."""
+        subresources = self._with_usual_subresources()
+        object.__setattr__(self, "all_subresources", subresources)
+        object.__setattr__(self, "_subresource_by_name", {each.name: each for each in subresources})
 
     @property
     def kind(self) -> str:
@@ -273,9 +282,7 @@ class Resource(Generic[O]):
         """Return whether there is a subresource `status`."""
         return self.with_status is not None and has_status(self.type) and "update" in self.verbs
 
-    @property
-    def all_subresources(self) -> tuple[Subresource[O], ...]:
-        """Return all subresources, with `status` and `scale`."""
+    def _with_usual_subresources(self) -> tuple[Subresource[O], ...]:
         usual: list[Subresource[O]] = []
         if self.has_status and all(own.name != "status" for own in self.subresources):
             usual.append(Subresource("status", lambda new, old: (self._replace_status(new, old), ())))
@@ -292,7 +299,7 @@ class Resource(Generic[O]):
 
     def subresource(self, name: str) -> Subresource[O] | None:
         """Return the subresource of that name; None if there is none."""
-        return next((subresource for subresource in self.all_subresources if subresource.name == name), None)
+        return self._subresource_by_name.get(name)
 
     # --- field selectors ----------------------------------------------------------------------------------------------
 

@@ -276,9 +276,11 @@ class WatchHandler:
             return b""
         left_selection = type_ == "DELETED" and event.type != "DELETED"
         key = ("LEFT" if left_selection else type_, version, form)
-        if key not in self._chunks:
-            self._chunks[key] = _framed(type_, self._body(selection, form, converted, left_selection=left_selection))
-        return self._chunks[key]
+        chunk = self._chunks.get(key)
+        if chunk is None:
+            chunk = _framed(type_, self._body(selection, form, converted, left_selection=left_selection))
+            self._chunks[key] = chunk
+        return chunk
 
     def _body(self, selection: Selection, form: OutputOptions, event: WatchEvent, *, left_selection: bool) -> bytes:
         if form.view is View.OBJECT and not left_selection:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -15,11 +15,13 @@ from api.core.config import ConfigMap
 from api.core.events import Event
 from api.core.node import Namespace
 from api.meta.types import Object, OwnerReference
-from master.controllers.actions import Create, Delete, Update
+from master.controllers.actions import Create, Delete, Failed, Update, WriteAction
 from master.controllers.events import invalid_owner_namespace
-from master.controllers.garbage_collector import owner_is_resolvable, reconcile
+from master.controllers.garbage_collector import changes_ownership, owner_is_resolvable, reconcile
 from master.registry.strategy import FOREGROUND, ORPHAN
 from master.resources.metadata import parse_time
+from master.resources.scheme import group_resource
+from master.storage.interface import Key, Record, WatchEvent
 from tests.unit.master.examples import THEN, meta
 
 MOST_PASSES = 50
@@ -57,7 +59,7 @@ def written(*objects: str) -> list[str]:
 
 
 def _lines(objects: Sequence[Object]) -> list[str]:
-    writes = list(reconcile(objects, lambda owner, _: owner.kind == "ConfigMap", _cross_namespace_event))
+    writes = list(reconcile(objects, _is_config_map, _cross_namespace_event))
     return [
         f"- {write.object.metadata.name} {write.policy}" if isinstance(write, Delete) else f"+ {shown(write.object)}"
         for write in writes
@@ -162,11 +164,7 @@ def test_foreground_deletion_always_completes(owners: list[set[int]]) -> None:
     for _ in range(MOST_PASSES):
         writes = list(reconcile(list(objects.values()), lambda *_: True, _cross_namespace_event))
         for write in writes:
-            left = _ended(write.object, write.policy) if isinstance(write, Delete) else write.object
-            assert isinstance(left, ConfigMap)
-            objects[left.metadata.name] = left
-            if left.metadata.deletion_timestamp and not left.metadata.finalizers:
-                del objects[left.metadata.name]
+            _apply(objects, write)
         if not writes:
             break
     assert not writes
@@ -175,6 +173,71 @@ def test_foreground_deletion_always_completes(owners: list[set[int]]) -> None:
     assert {
         owner_reference.name for obj in objects.values() for owner_reference in obj.metadata.owner_references
     } <= set(objects)
+
+
+def _event(type_: str, new: ConfigMap, old: ConfigMap | None = None) -> WatchEvent:
+    key = Key.of(group_resource(ConfigMap), new)
+    previous = None if old is None else Record(key, 1, b"", ConfigMap, old)
+    return WatchEvent(type_, Record(key, 2, b"", ConfigMap, new), previous)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "triggers"),
+    [
+        ("", "a", False),
+        ("", "a owner", True),
+        ("a owner", "a owner", False),
+        ("a", "a owner", True),
+        ("a *owner", "a owner", True),
+        ("a", f"a!{FOREGROUND}", True),
+        (f"a!{FOREGROUND}", f"a!{ORPHAN}", True),
+    ],
+)
+def test_event_triggers_a_pass_if_ownership_or_deletion_changed(old: str, new: str, triggers: bool) -> None:
+    changed = replace(config_map(new), data={"k": "v"})
+    event = _event("MODIFIED", changed, config_map(old)) if old else _event("ADDED", changed)
+    assert changes_ownership(event) is triggers
+    assert changes_ownership(_event("DELETED", changed))
+
+
+def test_event_triggers_a_pass_when_an_object_with_a_finalizer_is_deleted() -> None:
+    deleted = config_map(f"a!{FOREGROUND}")
+    alive = replace(deleted, metadata=replace(deleted.metadata, deletion_timestamp=None))
+    assert changes_ownership(_event("MODIFIED", deleted, alive))
+
+
+OWNERS = st.lists(st.sampled_from(["a", "b", "*c", "d", "song"]), max_size=2, unique=True)
+DELETION = st.sampled_from(["", f"!{FOREGROUND}", f"!{ORPHAN}", "!song.example/keep"])
+
+
+@settings(max_examples=300)
+@given(st.dictionaries(st.sampled_from("abcd"), st.tuples(DELETION, OWNERS)), st.sampled_from("abcd"), DELETION, OWNERS)
+def test_nothing_is_left_to_do_after_an_event_that_triggers_no_pass(
+    before: dict[str, tuple[str, list[str]]], name: str, deletion: str, owners: list[str]
+) -> None:
+    objects = {name: config_map(" ".join([name + deletion, *owners])) for name, (deletion, owners) in before.items()}
+    while writes := list(reconcile(list(objects.values()), _is_config_map, _cross_namespace_event)):
+        for write in writes:
+            _apply(objects, write)
+    new, old = config_map(" ".join([name + deletion, *owners])), objects.get(name)
+    if not changes_ownership(_event("ADDED" if old is None else "MODIFIED", new, old)):
+        objects[name] = new
+        assert list(reconcile(list(objects.values()), _is_config_map, _cross_namespace_event)) == []
+
+
+def _is_config_map(owner: OwnerReference, _: Object) -> bool:
+    return owner.kind == "ConfigMap"
+
+
+def _apply(objects: dict[str, ConfigMap], write: WriteAction | Failed) -> None:
+    """Apply a write as the API server does: an object without finalizers is gone once it is deleted."""
+    if isinstance(write, Create):
+        return
+    left = _ended(write.object, write.policy) if isinstance(write, Delete) else write.object
+    assert isinstance(left, ConfigMap)
+    objects[left.metadata.name] = left
+    if left.metadata.deletion_timestamp and not left.metadata.finalizers:
+        del objects[left.metadata.name]
 
 
 def _above(name: str, rows: Mapping[str, list[str]]) -> set[str]:
