@@ -15,13 +15,14 @@ from api.meta.types import ObjectMeta
 from api.network.types import HostSubnet
 from bench.measurement import Measurement
 from lab.topology import LabNode
+from sdn.pipeline.compiler import flows_of_peer
+from sdn.topology import Peer
 from tests.testbed.netns.cluster import NetnsCluster, bench_lab
 from tests.testbed.wait import wait_until
 
 AT_ONCE, AT_START, ROUNDS = 500, 5000, 5
 CREATES_IN_FLIGHT = 32
 FLAGS = ("--cluster-network", "10.128.0.0/10", "--host-subnet-length", "8")
-FLOWS_OF_A_PEER = 2
 HOST_ROUTES = IPv4Network("10.32.0.0/16")
 
 
@@ -54,7 +55,7 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
 
 
 def _rows(peers: int) -> int:
-    return peers * FLOWS_OF_A_PEER
+    return peers * len(flows_of_peer(Peer("peer", IPv4Address("10.32.0.1"), IPv4Network("10.140.0.0/24"))))
 
 
 def _flows(node: LabNode) -> int:
