@@ -1,6 +1,6 @@
 """Round-robin allocation of subnets, VNIDs, addresses and ports. Pure.
 
-Allocation continues after the last number given, so a released number rests before it is used again.
+Allocation continues after the last number given, so a released number is assigned again last.
 """
 
 from __future__ import annotations

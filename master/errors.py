@@ -25,7 +25,7 @@ class StatusError(Exception):
 
 @contextmanager
 def with_warnings(warnings: tuple[str, ...]) -> Iterator[None]:
-    """Add these warnings to every StatusError that is raised inside."""
+    """Set the warnings of every StatusError that is raised inside."""
     try:
         yield
     except StatusError as error:

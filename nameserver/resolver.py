@@ -38,7 +38,7 @@ NO_SUCH_NAME, FAILED = dns.rcode.NXDOMAIN, dns.rcode.SERVFAIL
 
 
 @dataclass(frozen=True, slots=True)
-class Delegation:
+class ForwardedQuestion:
     """A question for other servers: `name` is to be resolved there; `answer` has the CNAMEs that lead to it."""
 
     name: dns.name.Name
@@ -72,20 +72,20 @@ class ClusterZone:
         other = self.vnids.get(namespace)
         return other is not None and other in (GLOBAL_VNID, vnid)
 
-    def resolve(self, question: Question, vnid: int) -> Response | Delegation:
+    def resolve(self, question: Question, vnid: int) -> Response | ForwardedQuestion:
         """Resolve a question for a client with this VNID, or return the name to forward."""
         if question.name.is_subdomain(self.config.origin):
             return self._forward_lookup(question, vnid) if self.store.ready else Response(FAILED)
         if question.name.is_subdomain(REVERSE):
             return self._reverse_lookup(question, vnid)
-        return Delegation(question.name)
+        return ForwardedQuestion(question.name)
 
-    def _forward_lookup(self, question: Question, vnid: int) -> Response | Delegation:
+    def _forward_lookup(self, question: Question, vnid: int) -> Response | ForwardedQuestion:
         name = question.name
         aliases: list[dns.rrset.RRset] = []
         for _ in range(MAX_CNAME_CHAIN):
             if not name.is_subdomain(self.config.origin):
-                return Delegation(name, tuple(aliases))
+                return ForwardedQuestion(name, tuple(aliases))
             records = self._lookup(name, vnid)
             if records is None or not records.alias:
                 return self._records(name, question.type, records, tuple(aliases))
@@ -144,14 +144,14 @@ class ClusterZone:
         hosts = list(dict.fromkeys((target.host, target.address) for target in targets))[:MAX_ADDITIONAL_HOSTS]
         return tuple(_rrset(self._absolute(host), A, (address,)) for host, address in hosts)
 
-    def _reverse_lookup(self, question: Question, vnid: int) -> Response | Delegation:
+    def _reverse_lookup(self, question: Question, vnid: int) -> Response | ForwardedQuestion:
         """Resolve a reverse name. A name that stands for more than one address has no records."""
         network = _network(question.name)
         ours = None
         if network is not None:
             ours = next((candidate for candidate in self.config.networks if network.subnet_of(candidate)), None)
         if network is None or ours is None:
-            return Delegation(question.name)
+            return ForwardedQuestion(question.name)
         if not self.store.ready:
             return Response(FAILED)
         empty = Response(authority=(self._soa(_reverse_zone(ours, network)),), is_authoritative=True)

@@ -16,7 +16,7 @@ import dns.rcode
 
 from nameserver.forwarder import Forwarder
 from nameserver.messages import MAX_TCP_BYTES, EncodedResponse, Question, Response, decode, encode, udp_limit
-from nameserver.resolver import UNKNOWN_CLIENT, ClusterZone, Delegation
+from nameserver.resolver import UNKNOWN_CLIENT, ClusterZone, ForwardedQuestion
 from reconcile.errors import NotReady
 
 log = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class NameServer:
                 self._send(question, client)
             return None
         result = self._resolve(question, vnid)
-        if isinstance(result, Delegation):
+        if isinstance(result, ForwardedQuestion):
             self._start_task(self._forward_udp(packet, question, result, client))
             return None
         response = encode(question, result, udp_limit(question), recursion=self._forwarder is not None)
@@ -158,9 +158,9 @@ class NameServer:
         self._cache.setdefault(vnid, {})[packet[2:]] = response
         return response
 
-    def _resolve(self, question: Question, vnid: int) -> Response | Delegation:
+    def _resolve(self, question: Question, vnid: int) -> Response | ForwardedQuestion:
         result = self._zone.resolve(question, vnid)
-        if not isinstance(result, Delegation):
+        if not isinstance(result, ForwardedQuestion):
             return result
         if self._forwarder is None or not question.recursion_desired or vnid == UNKNOWN_CLIENT:
             if result.answer:
@@ -168,24 +168,24 @@ class NameServer:
             return Response(dns.rcode.REFUSED)
         return result
 
-    async def _forward(self, question: Question, delegation: Delegation, client: str) -> Response:
+    async def _forward(self, question: Question, forwarded: ForwardedQuestion, client: str) -> Response:
         """Return the response of upstream servers after our CNAMEs. A client with too many questions gets SERVFAIL."""
         if self._forwarder is None or self._forwarded_by_client[client] >= MAX_FORWARDED_PER_CLIENT:
             return Response(dns.rcode.SERVFAIL)
         self.forwarded_count += 1
         self._forwarded_by_client[client] += 1
         try:
-            response = await self._forwarder.forward(question, delegation.name, client)
+            response = await self._forwarder.forward(question, forwarded.name, client)
         finally:
             self._forwarded_by_client[client] -= 1
             if not self._forwarded_by_client[client]:
                 del self._forwarded_by_client[client]
-        return replace(response, answer=(*delegation.answer, *response.answer))
+        return replace(response, answer=(*forwarded.answer, *response.answer))
 
     async def _forward_udp(
-        self, packet: bytes, question: Question, delegation: Delegation, client: SocketAddress
+        self, packet: bytes, question: Question, forwarded: ForwardedQuestion, client: SocketAddress
     ) -> None:
-        response = await self._forward(question, delegation, client[0])
+        response = await self._forward(question, forwarded, client[0])
         self._send(packet[:2] + encode(question, response, udp_limit(question), recursion=True).joined(), client)
 
     def _send(self, message: bytes, client: SocketAddress) -> None:
@@ -252,7 +252,7 @@ class NameServer:
         if not isinstance(question, Question):
             return question
         result = self._resolve(question, self._vnid_of(client))
-        if isinstance(result, Delegation):
+        if isinstance(result, ForwardedQuestion):
             result = await self._forward(question, result, client)
         return packet[:2] + _shuffled(encode(question, result, MAX_TCP_BYTES, recursion=self._forwarder is not None))
 

@@ -40,8 +40,9 @@ def retry_delay(failures: int, timing: LoopTiming) -> float:
 class Loop:
     """Loop that runs one pass at a time. An event only shortens the wait.
 
-    A pass leaves no state for the next one, so the first pass after a crash is the same as any other. A driver error
-    ends the pass and schedules a retry. Any other exception is a bug and ends the daemon.
+    A pass reads the actual state, so the first pass after a crash is the same as any other. docs/ownership.md says
+    what a crash can leave over. A driver error ends the pass and schedules a retry. Any other exception is a bug and
+    ends the daemon.
 
     `trigger` is set to wake the loop. A part that is built before the loop gets the trigger to wake it.
     """

@@ -2,7 +2,7 @@
 
 - `topology`: API objects and attached pods to the desired network of this node
 - `controller`: one reconcile pass
-- `model/`: values that drivers and policy share
+- `model/`: values that drivers and pure modules share
 - `pipeline/`: the flows of the bridge br0
 - `cniserver/`: attaching and detaching pods
 - `host/`: links, routes and firewall of the node itself

@@ -1,4 +1,7 @@
-"""Reconciles the pod network of one node: close what goes away, move ports and links, open what is new."""
+"""Reconciles the pod network of one node.
+
+A pass first removes the flows of removed pods, then changes ports and links, then installs the flows of new pods.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +107,7 @@ class NetworkController:
         return node_network(config, (pod for pod in self._attacher.attached_pods() if pod.sandbox not in without))
 
     async def _detach_pods(self, config: NodeNetworkConfig) -> None:
-        """Remove flows before ports, so that no flow speaks for a port that may get another owner."""
+        """Remove flows before ports, so that no flow names a port number that another pod may get."""
         leaving = await self._attacher.pods_to_detach()
         if not leaving:
             return

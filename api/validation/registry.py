@@ -43,7 +43,9 @@ class KindRules(Generic[O]):
 
     `default(object)` sets every default, and is idempotent. `validate(object)` yields the errors of an object that has
     the right shape. `validate_update(old, new)` yields the changes that an update must not make. `warnings(object)`
-    yields a warning for each field that is stored but has no effect. `validate_name(name)` returns what is wrong with a
+    yields the texts of Warning headers for an object as the client sent it, before defaults and admission: mostly one
+    for each field that is stored but has no effect. A warning that an empty object gets means that nothing acts on the
+    kind, and docs/kinds.md says so. `validate_name(name)` returns what is wrong with a
     name, an empty string if it is valid.
     """
 

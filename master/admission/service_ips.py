@@ -145,7 +145,7 @@ def _with_address(
         _check_requested_ip(service, network, used)
         return service, cursor
     span = _network_span(network)
-    used_numbers = {number - span.start for ip in used if ip and (number := _cluster_ip_offset(ip)) in span}
+    used_numbers = {number - span.start for ip in used if ip and (number := _address_number(ip)) in span}
     numbers, cursor = next_numbers(1, len(span), used_numbers, cursor)
     if not numbers:
         raise errors.status_error(500, "InternalError", f"the service network {network} has no free address left")
@@ -154,7 +154,7 @@ def _with_address(
 
 
 @lru_cache(maxsize=65536)
-def _cluster_ip_offset(address: str) -> int:
+def _address_number(address: str) -> int:
     """Return an address as a number. One that cannot be read is in no network: -1."""
     try:
         return int(IPv4Address(address))
@@ -169,7 +169,7 @@ def _network_span(network: IPv4Network) -> range:
 
 def _check_requested_ip(service: Service, network: IPv4Network, used: set[str]) -> None:
     text, problem = service.spec.cluster_ip, ""
-    if _cluster_ip_offset(text) not in _network_span(network):
+    if _address_number(text) not in _network_span(network):
         problem = f"failed to allocate IP {text}: the provided network does not match the current range"
     elif text in used:
         problem = f"failed to allocate IP {text}: provided IP is already allocated"

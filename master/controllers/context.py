@@ -20,10 +20,10 @@ from master.config import NetworkConfig
 from master.controllers.actions import Action
 from master.registry.creation import ObjectCreation
 from master.resources.group_resource import GroupResource
+from master.resources.metadata import Clock
 from master.resources.scheme import BY_KIND, group_resource
 from master.storage.interface import Key, Storage, WatchEvent
 
-Clock = Callable[[], datetime.datetime]
 Sign = Callable[[CertificateSigningRequest], bytes]
 
 
@@ -127,8 +127,8 @@ def resources_of(*kinds: str) -> tuple[GroupResource, ...]:
     return tuple(BY_KIND[kind].group_resource for kind in kinds)
 
 
-SHORT_LIVED_RESOURCES = resources_of("Event", "Lease", "NodeQuery")
-"""Resources whose objects change all the time, and for whose deletion nothing waits."""
+FREQUENTLY_WRITTEN_RESOURCES = resources_of("Event", "Lease", "NodeQuery")
+"""Resources whose objects are written all the time, and for whose deletion nothing waits."""
 
 
 @dataclass(frozen=True, slots=True)

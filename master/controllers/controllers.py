@@ -14,9 +14,9 @@ from master.controllers import bootstrap
 from master.controllers.actions import Action
 from master.controllers.certificates import sync_approvals, sync_signatures
 from master.controllers.cluster_roles import sync_cluster_roles
-from master.controllers.context import SHORT_LIVED_RESOURCES, Controller, ControllerContext, Lister, resources_of
+from master.controllers.context import FREQUENTLY_WRITTEN_RESOURCES, Controller, ControllerContext, Lister, resources_of
 from master.controllers.expiration import sync_expiration
-from master.controllers.garbage_collector import OWNED_RESOURCES, changes_ownership, sync_owners
+from master.controllers.garbage_collector import COLLECTED_RESOURCES, concerns_garbage_collector, sync_owners
 from master.controllers.namespaces import NAMESPACED_RESOURCES, sync_namespaces
 from master.controllers.network import host_subnets, net_namespaces
 from master.controllers.network.endpoint_slice_mirroring import sync_mirrored_endpoint_slices
@@ -125,7 +125,7 @@ STATELESS_CONTROLLERS = (
         tuple(
             resource.group_resource
             for resource in resource_quota.COUNTED_KINDS
-            if resource.group_resource not in SHORT_LIVED_RESOURCES
+            if resource.group_resource not in FREQUENTLY_WRITTEN_RESOURCES
         ),
         sync_quotas,
     ),
@@ -144,10 +144,12 @@ STATELESS_CONTROLLERS = (
         resources_of("PersistentVolume", "PersistentVolumeClaim", "StorageClass", "Pod"),
         sync_claims,
     ),
-    Controller("garbage-collector-controller", OWNED_RESOURCES, sync_owners, event_filter=changes_ownership),
+    Controller(
+        "garbage-collector-controller", COLLECTED_RESOURCES, sync_owners, event_filter=concerns_garbage_collector
+    ),
     Controller(
         "namespace-controller",
-        (*resources_of("Namespace"), *(r for r in NAMESPACED_RESOURCES if r not in SHORT_LIVED_RESOURCES)),
+        (*resources_of("Namespace"), *(r for r in NAMESPACED_RESOURCES if r not in FREQUENTLY_WRITTEN_RESOURCES)),
         sync_namespaces,
     ),
     Controller("node-taint-controller", resources_of("Node"), sync_taints),

@@ -17,13 +17,13 @@ from msgspec.structs import replace
 from api.meta.types import Object, OwnerReference
 from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, Failed, Update, WriteAction, isolate_errors
-from master.controllers.context import SHORT_LIVED_RESOURCES, Lister
+from master.controllers.context import FREQUENTLY_WRITTEN_RESOURCES, Lister
 from master.registry.strategy import BACKGROUND, FOREGROUND, ORPHAN
 from master.resources.scheme import BY_KIND, STORED
 from master.storage.interface import WatchEvent
 
 Resolves = Callable[[OwnerReference, Object], bool]
-"""Whether an owner reference of an object can be resolved: its kind is stored, and its namespace is known."""
+"""Whether the garbage collector can tell if the owner that a reference of an object names exists."""
 
 WarnOwner = Callable[[Object, OwnerReference], Create]
 """Returns the event that an owner reference of an object names nothing in its namespace."""
@@ -173,13 +173,13 @@ def _with_metadata(obj: Object, **changes: tuple[object, ...]) -> Object:
     return replace(obj, metadata=replace(obj.metadata, **changes))
 
 
-OWNED_RESOURCES = tuple(
-    resource.group_resource for resource in STORED if resource.group_resource not in SHORT_LIVED_RESOURCES
+COLLECTED_RESOURCES = tuple(
+    resource.group_resource for resource in STORED if resource.group_resource not in FREQUENTLY_WRITTEN_RESOURCES
 )
-"""Resources that are garbage collected."""
+"""Resources whose objects are garbage collected, and can be owners of others."""
 
 
-def changes_ownership(event: WatchEvent) -> bool:
+def concerns_garbage_collector(event: WatchEvent) -> bool:
     """Return whether the garbage collector may have to act after an event.
 
     It decides by owner references, finalizers and deletion. No other change of an object concerns it, nor does a new
@@ -200,7 +200,7 @@ def changes_ownership(event: WatchEvent) -> bool:
 
 def sync_owners(lister: Lister) -> Iterable[Action]:
     """Delete or release the dependents of deleted owners."""
-    objects = [obj for resource in OWNED_RESOURCES for obj in lister.list_resource(resource)]
+    objects = [obj for resource in COLLECTED_RESOURCES for obj in lister.list_resource(resource)]
     return reconcile(
         objects,
         owner_is_resolvable,
@@ -209,10 +209,13 @@ def sync_owners(lister: Lister) -> Iterable[Action]:
 
 
 def owner_is_resolvable(reference: OwnerReference, obj: Object) -> bool:
-    """Return whether an owner can be resolved: its kind is stored, and it is in the namespace of the object, or
-    cluster-scoped.
+    """Return whether the garbage collector can tell if an owner exists.
+
+    Its kind must be one of COLLECTED_RESOURCES. A cluster-scoped object cannot have a namespaced owner.
     """
     resource = BY_KIND.get(reference.kind)
     if resource is None or reference.api_version != resource.type.API_VERSION:
+        return False
+    if resource.group_resource in FREQUENTLY_WRITTEN_RESOURCES:
         return False
     return bool(obj.metadata.namespace) or not resource.namespaced

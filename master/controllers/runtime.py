@@ -336,8 +336,9 @@ class ControllerRuntime:
         after = reset_after(self._lister.backoffs, event, self._lister.context.monotonic())
         if after != self._lister.backoffs:
             self._lister.backoffs = after
-            for loop in self._backing_off:
-                self._loops[loop].wake()
+            for loop, owners in self._backing_off.items():
+                if owners:
+                    self._loops[loop].wake()
 
     def _log_warnings(self, loop: str, warnings: dict[str, str]) -> None:
         """Log each warning once, not at every pass."""

@@ -8,11 +8,10 @@ is copied and encrypted for one client only when its connection can take it.
 from __future__ import annotations
 
 import asyncio
-import datetime
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +23,7 @@ from master import errors
 from master.registry.registry import convert_event
 from master.registry.request import Request, int_param
 from master.request_info import Selection, bool_param, parse_selection
-from master.resources.metadata import with_metadata
+from master.resources.metadata import Clock, with_metadata
 from master.serialization import negotiation, tables
 from master.serialization.negotiation import View
 from master.storage.interface import Compacted, Storage, WatchEvent
@@ -41,8 +40,10 @@ MAX_TURNS = 16
 
 
 class ClientStream:
-    """The response stream of a watch. `write` never waits, `flush` does. `response` is prepared already. `turns` has
-    MAX_TURNS for all clients together.
+    """The response stream of a watch. `write` never waits, `flush` does.
+
+    `response` is prepared already. `turns` is a semaphore that all clients share: at most MAX_TURNS of them write their
+    queues before other tasks run.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class ClientStream:
     def write(self, chunk: bytes) -> None:
         """Send a chunk of HTTP/1.1, or queue it."""
         if not self._chunked:
-            chunk = chunk[chunk.index(b"\n") + 1 : -2]
+            chunk = chunk[chunk.index(b"\n") + 1 : -2]  # HTTP/1.0 has no chunks: the frame of `_framed` is removed.
         if self._transport.is_closing():
             self.end()
         elif not self._queue and not self._protocol.writing_paused and len(chunk) <= TRANSPORT_BUFFER:
@@ -138,7 +139,6 @@ class ClientStream:
 
 log = logging.getLogger(__name__)
 
-Clock = Callable[[], datetime.datetime]
 
 BOOKMARK_SECONDS = 60.0
 DEFAULT_WATCH_SECONDS = (1800.0, 3600.0)
@@ -151,7 +151,7 @@ INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
 @dataclass(frozen=True, slots=True)
-class OutputOptions:
+class OutputForm:
     """The output form of the events of a watch. `definitions` is true if a table is to have its column definitions."""
 
     view: View
@@ -163,14 +163,15 @@ class OutputOptions:
 class WatchOptions:
     """The options of a watch.
 
-    The watch starts after `revision`, or with the stored objects (`existing`), or with new events if neither is given.
+    The watch starts after `revision`, or with the stored objects (`starts_with_existing`), or with new events if
+    neither is given.
     """
 
     selection: Selection
-    form: OutputOptions
+    form: OutputForm
     revision: int | None
-    existing: bool
-    initial_end: bool
+    starts_with_existing: bool
+    sends_initial_events_end: bool
     bookmarks: bool
     seconds: float
 
@@ -186,10 +187,10 @@ def parse_watch_options(request: Request) -> WatchOptions:
         raise _forbidden_match("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
     return WatchOptions(
         selection=parse_selection(request.info, query, request.name_filter),
-        form=OutputOptions(negotiation.negotiate(request.accept), query.get("includeObject", "Metadata")),
+        form=OutputForm(negotiation.negotiate(request.accept), query.get("includeObject", "Metadata")),
         revision=revision or None,
-        existing=initial or (not revision and "sendInitialEvents" not in query),
-        initial_end=initial,
+        starts_with_existing=initial or (not revision and "sendInitialEvents" not in query),
+        sends_initial_events_end=initial,
         bookmarks=bool_param(query, "allowWatchBookmarks"),
         seconds=float(seconds) if seconds else random.uniform(*DEFAULT_WATCH_SECONDS),
     )
@@ -215,7 +216,7 @@ class WatchHandler:
         self._store = storage
         self._clock = clock
         self._encoded_event: WatchEvent | None = None
-        self._chunks: dict[tuple[str, str, OutputOptions], bytes] = {}
+        self._chunks: dict[tuple[str, str, OutputForm], bytes] = {}
         self._converted: dict[str, WatchEvent] = {}
         self._open: set[Watcher] = set()
         self._turns = asyncio.Semaphore(MAX_TURNS)
@@ -231,8 +232,8 @@ class WatchHandler:
             watcher.end()
 
     async def serve(self, http: web.Request, options: WatchOptions) -> web.StreamResponse:
-        """Stream events until the timeout expires or the client disconnects."""
-        if options.existing and (options.revision or 0) > self._store.revision:
+        """Stream events until the watch ends."""
+        if options.starts_with_existing and (options.revision or 0) > self._store.revision:
             raise errors.resource_version_too_large(options.revision or 0, self._store.revision)
         response = web.StreamResponse(
             headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
@@ -254,7 +255,7 @@ class WatchHandler:
     def initial_events(self, options: WatchOptions) -> Iterator[WatchEvent]:
         """Return the initial events of a watch. Raises Compacted."""
         selection = options.selection
-        if options.existing:
+        if options.starts_with_existing:
             records = self._store.list(selection.resource.stored_group_resource, selection.namespace)
             return (WatchEvent("ADDED", record, None) for record in records)
         return iter(
@@ -263,7 +264,7 @@ class WatchHandler:
             else ()
         )
 
-    def encode(self, selection: Selection, form: OutputOptions, event: WatchEvent) -> bytes:
+    def encode(self, selection: Selection, form: OutputForm, event: WatchEvent) -> bytes:
         """Return the event as an HTTP chunk for a selection and form; empty if no event is sent for this selection."""
         if self._encoded_event is not event:
             self._encoded_event, self._chunks, self._converted = event, {}, {}
@@ -282,7 +283,7 @@ class WatchHandler:
             self._chunks[key] = chunk
         return chunk
 
-    def _body(self, selection: Selection, form: OutputOptions, event: WatchEvent, *, left_selection: bool) -> bytes:
+    def _body(self, selection: Selection, form: OutputForm, event: WatchEvent, *, left_selection: bool) -> bytes:
         if form.view is View.OBJECT and not left_selection:
             return event.record.data
         obj: Any = event.record.object
@@ -309,17 +310,22 @@ class WatchHandler:
 
 
 class Watcher:
-    """The watch of one client."""
+    """The watch of one client.
+
+    It ends when its timeout expires, when the server stops, and when a live event cannot be encoded. A client with a
+    full queue is disconnected, and so is one that was sent only a part of a chunk. If the revision is compacted, the
+    client gets an ERROR event instead.
+    """
 
     def __init__(self, watches: WatchHandler, options: WatchOptions, stream: ClientStream) -> None:
         self._watches = watches
         self._options = options
-        self._form = OutputOptions(options.form.view, options.form.include, definitions=options.form.view.is_table)
+        self._form = OutputForm(options.form.view, options.form.include, definitions=options.form.view.is_table)
         self._stream = stream
         self._backlog: list[WatchEvent] | None = []
 
     async def run(self, storage: Storage) -> None:
-        """Send events until the timeout expires, the client disconnects, or its queue is full."""
+        """Send events until the watch ends."""
         options = self._options
         try:
             # There is no await up to the registration, so no event is lost between the initial events and later ones.
@@ -332,7 +338,7 @@ class Watcher:
         try:
             async with asyncio.timeout(options.seconds):
                 await self._send_all(initial_events)
-                if options.initial_end:
+                if options.sends_initial_events_end:
                     self._stream.write(self._watches.bookmark(options, revision, {INITIAL_EVENTS_END: "true"}))
                 await self._drain_backlog()
                 await self._run_stream(storage)
@@ -366,7 +372,7 @@ class Watcher:
         chunk = self._watches.encode(self._options.selection, self._form, event)
         if chunk:
             self._stream.write(chunk)
-            self._form = self._options.form
+            self._form = self._options.form  # Only the first event of a table has the column definitions.
 
     async def _send_all(self, events: Iterable[WatchEvent]) -> None:
         for number, event in enumerate(events, 1):

@@ -1,1 +1,1 @@
-"""Cgroups of pods and of the quality of service classes (kubelet: cm)."""
+"""Cgroups of pods and of QoS classes (kubelet: cm)."""

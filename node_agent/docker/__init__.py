@@ -1,1 +1,1 @@
-"""The Docker Engine API: what the container runtime interface (CRI) is to a kubelet."""
+"""The client of the Docker Engine API. It takes the place of the container runtime interface (CRI)."""

@@ -1,4 +1,4 @@
-"""Single HTTP requests to Docker, with time limits and errors. Driver."""
+"""HTTP requests of exec, attach and logs to Docker, with time limits and errors. `client.py` has all others. Driver."""
 
 from __future__ import annotations
 

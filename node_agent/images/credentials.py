@@ -1,4 +1,4 @@
-"""Image pull secrets to registry credentials. Pure.
+"""Reads registry credentials from image pull secrets. Pure.
 
 Two forms of secrets are read: kubernetes.io/dockerconfigjson and the older kubernetes.io/dockercfg. The rules for
 matching images are those of https://kubernetes.io/docs/concepts/containers/images/.

@@ -1,4 +1,4 @@
-"""The protocol PodNetwork, and the network `none`. Driver."""
+"""The interface PodNetwork of the plugins, and the network `none`. Driver."""
 
 from __future__ import annotations
 

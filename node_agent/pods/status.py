@@ -47,7 +47,7 @@ from node_agent.runtime.restarts import (
     restart_time,
     should_restart,
 )
-from node_agent.runtime.startup import containers_to_start, init_failed
+from node_agent.runtime.startup import containers_to_run, init_failed
 
 EVICTED = "Evicted"
 EXIT_CODE_KILLED = 137
@@ -343,7 +343,7 @@ def _container_state(
     if (
         will_restart
         and spec in pod.spec.containers
-        and not containers_to_start(pod, runtime_pod, runtime_pod.sandbox, inputs.state).initialized
+        and not containers_to_run(pod, runtime_pod, runtime_pod.sandbox, inputs.state).initialized
     ):
         return ContainerState(waiting=ContainerStateWaiting(reason="PodInitializing"))
     if will_restart and inputs.now < restart_time(newest, inputs.now):

@@ -1,4 +1,4 @@
-"""Executes a probe or a hook: HTTP, TCP, exec. Driver.
+"""Executes a probe or a hook: HTTP, TCP, gRPC, exec. Driver.
 
 Requests come from the node, which reaches the pods of every project network. They go to the pod's address; with
 hostNetwork a probe may name another host.

@@ -20,7 +20,7 @@ from node_agent.runtime.restarts import (
     should_restart,
 )
 from node_agent.runtime.spec import container_hash
-from node_agent.runtime.startup import containers_to_start, init_failed
+from node_agent.runtime.startup import containers_to_run, init_failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,9 @@ class ContainerStart:
 class PodActions:
     """The actions for a pod. `str` is one line for the log, empty if there is no action.
 
-    The worker acts in the order of the fields. A new sandbox removes the containers in `remove` itself, before it is
-    created. `backing_off` and `finished` are no actions.
+    The worker acts in the order of the fields. With a new sandbox, the containers in `remove` are removed after the
+    sandbox is created and before it is started, so that restart counts survive a kill of the agent. `backing_off` and
+    `finished` are no actions.
 
     `kill`: containers to kill at once. `stop`: containers to stop with their grace period, because their image has
     changed or a probe or hook has failed. `remove`: containers to remove. `sandbox_attempt`: number of the sandbox to
@@ -109,7 +110,7 @@ def _actions_for_new_sandbox(pod: Pod, runtime_pod: RuntimePod) -> PodActions:
         return PodActions(kill=running)
     starts = tuple(
         _container_start(pod, container, runtime_pod)
-        for container in containers_to_start(pod, runtime_pod, None).containers
+        for container in containers_to_run(pod, runtime_pod, None).containers
         if _restarts_in_new_sandbox(pod, container, runtime_pod)
     )
     previous = runtime_pod.sandbox
@@ -138,7 +139,7 @@ def _actions_in_sandbox(
     stop: list[RuntimeContainer] = []
     backing_off: list[tuple[str, datetime]] = []
     post_start = None
-    for container in containers_to_start(pod, runtime_pod, sandbox, state).containers:
+    for container in containers_to_run(pod, runtime_pod, sandbox, state).containers:
         history = runtime_pod.containers.get(container.name, ())
         newest = history[0] if history else None
         if newest is None or newest.never_started or newest.labels.get(SANDBOX_ID) != sandbox.id:

@@ -1,4 +1,4 @@
-"""Security contexts to Docker's security options. Pure.
+"""Converts security contexts to Docker's security options. Pure.
 
 A field that neither the container nor the pod sets has Docker's default. The exception is seccomp: a container without
 a profile runs unconfined, as with kubelet, unless the node's settings change that.

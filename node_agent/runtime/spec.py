@@ -1,4 +1,4 @@
-"""Pod to container configuration: names, labels, mounts, resources. Pure.
+"""Converts a pod to the configuration of its containers: names, labels, mounts, resources. Pure.
 
 Names and labels are dockershim's, so that tools written for dockershim find the containers.
 """

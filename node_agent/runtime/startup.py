@@ -1,4 +1,4 @@
-"""Decides which containers start now: init containers in order, sidecars, regular containers. Pure."""
+"""Decides which containers should run now: init containers in order, sidecars, regular containers. Pure."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from reconcile.errors import Refused
 
 
 @dataclass(frozen=True, slots=True)
-class StartSet:
-    """The containers that are to run now or to have run, in start order. `initialized`: init containers are done."""
+class RunSet:
+    """The containers that should run now, in start order, running or not. `initialized`: init containers are done."""
 
     containers: tuple[Container, ...]
     initialized: bool
 
 
-def containers_to_start(
+def containers_to_run(
     pod: Pod, runtime_pod: RuntimePod, sandbox: RuntimeContainer | None, state: LifecycleState = NO_LIFECYCLE_STATE
-) -> StartSet:
-    """Return the containers that start now in this sandbox, or in a new one if `sandbox` is None."""
+) -> RunSet:
+    """Return the containers that should run now in this sandbox, or in a new one if `sandbox` is None."""
     if has_started_regular_container(pod, runtime_pod, sandbox):
-        return StartSet((*sidecars(pod), *pod.spec.containers), initialized=True)
+        return RunSet((*sidecars(pod), *pod.spec.containers), initialized=True)
     containers: list[Container] = []
     for container in pod.spec.init_containers:
         newest = _newest_in_sandbox(runtime_pod.containers.get(container.name, ()), sandbox)
         if is_sidecar(container):
             containers.append(container)
             if newest is None or not state.is_started(container, newest):
-                return StartSet(tuple(containers), initialized=False)
+                return RunSet(tuple(containers), initialized=False)
         elif newest is None or not (newest.exited and newest.succeeded):
-            return StartSet((*containers, container), initialized=False)
-    return StartSet((*sidecars(pod), *pod.spec.containers), initialized=True)
+            return RunSet((*containers, container), initialized=False)
+    return RunSet((*sidecars(pod), *pod.spec.containers), initialized=True)
 
 
 def has_started_regular_container(pod: Pod, runtime_pod: RuntimePod, sandbox: RuntimeContainer | None) -> bool:

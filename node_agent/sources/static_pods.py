@@ -1,4 +1,4 @@
-"""Manifest text to static pods; merging the pods of all sources. Pure."""
+"""Reads static pods from manifests, and merges the pods of all sources. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cgroup files to usage, v1 and v2. Pure.
+"""Reads usage from the text of cgroup files, v1 and v2. Pure.
 
 Sources: Documentation/admin-guide/cgroup-v1 and cgroup-v2.rst of the kernel. The meaning of each field is cAdvisor's.
 """

@@ -1,4 +1,4 @@
-"""/proc files to machine usage. Pure."""
+"""Reads the usage of the machine from the text of /proc files. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Attaches pods to br0 and detaches them: requests as futures that a pass completes, veth pairs, ports, rate limits."""
+"""Attaches pods to br0 and detaches them: veth pairs, ports, rate limits.
+
+A request is a future that a pass completes.
+"""
 
 from __future__ import annotations
 

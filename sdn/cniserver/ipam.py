@@ -1,4 +1,4 @@
-"""The next free IP address or OpenFlow port number, round robin, so that freed numbers rest. Pure."""
+"""The next free IP address or OpenFlow port number, round robin: a freed number is assigned again last. Pure."""
 
 from __future__ import annotations
 

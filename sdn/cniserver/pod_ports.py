@@ -1,7 +1,7 @@
-"""Pods as ports of the bridge: external_ids to values, and which pods a pass attaches and detaches. Pure.
+"""Reads pods from the external_ids of the bridge's ports, and plans which pods a pass attaches and detaches. Pure.
 
-A pass closes, moves and opens: flows of pods that are detached go first, then ports and links change, then flows of
-attached pods are installed. A pass that dies half-way leaves a pod without flows, never flows without their pod.
+A pass first removes the flows of pods that are detached, then changes ports and links, then installs the flows of
+attached pods. A pass that is interrupted leaves a pod without flows, never flows without their pod.
 """
 
 from __future__ import annotations

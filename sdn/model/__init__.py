@@ -1,1 +1,1 @@
-"""Values that drivers and policy share. No decisions."""
+"""Values that drivers and pure modules share. No decisions."""

@@ -1,9 +1,9 @@
 """Fields and matches as values, in the text that `ovs-ofctl` prints. Pure.
 
-- An address is an `IPv4Address` or `IPv4Network` and is matched only through `ip()` or `arp()`, which bring the
-  protocol along: Open vSwitch silently ignores an address without one and then matches every packet.
-- A field has one value: `&` of two matches with different values of a field is a `ValueError`, not a silent
-  last-one-wins. Equal values are accepted, so `ip(src=...) & dst_port(...)` is a match.
+- An address is an `IPv4Address` or `IPv4Network` and is matched only through `ip()` or `arp()`, which add the match on
+  the protocol: Open vSwitch silently ignores an address without one and then matches every packet.
+- A field has one value: `&` of two matches with different values of a field is a `ValueError`; the second value does
+  not silently replace the first. Equal values are accepted, so `ip(src=...) & dst_port(...)` is a match.
 - Values are whole numbers; nothing here knows the meaning of a register.
 """
 

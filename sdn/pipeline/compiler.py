@@ -20,14 +20,18 @@ from sdn.pipeline.pod_connectivity import (
     peer_flows,
     pod_flows,
     pod_without_vnid_flows,
+    remote_arp_flows,
+    unknown_peer_flows,
 )
-from sdn.pipeline.service import hairpin_flows, peer_node_port_flows, service_conntrack_flows
+from sdn.pipeline.service import hairpin_flows, peer_node_port_flows, service_node_flows
 from sdn.topology import Cluster, DockerNetwork, Node, NodeNetwork, Peer, Pod
 
 NODE_FLOWS: tuple[Callable[[Cluster, Node], frozenset[Flow]], ...] = (
     gateway_flows,
     l3_forwarding_flows,
-    service_conntrack_flows,
+    remote_arp_flows,
+    unknown_peer_flows,
+    service_node_flows,
     external_flows,
 )
 PEER_FLOWS: tuple[Callable[[Peer], frozenset[Flow]], ...] = (peer_flows, peer_node_port_flows)

@@ -56,7 +56,15 @@ DATABASE = ServicePortInfo(
     cluster_endpoints=(EndpointInfo(ADMIN.address, 5432, True),),
     affinity_timeout_seconds=10800,
 )
-SERVICE_FLOWS = ServiceFlows(NODE).sync((WEB, DATABASE))
+TIME = ServicePortInfo(
+    key=ServicePortName("red", "time", "", Protocol.UDP),
+    vnid=10,
+    cluster_ip=IPv4Address("172.30.0.12"),
+    port=123,
+    internal_endpoints=(EndpointInfo(RED.address, 123, True), EndpointInfo(IPv4Address("10.128.2.2"), 123)),
+    cluster_endpoints=(EndpointInfo(RED.address, 123, True), EndpointInfo(IPv4Address("10.128.2.2"), 123)),
+)
+SERVICE_FLOWS = ServiceFlows(NODE).sync((WEB, TIME, DATABASE))
 
 
 def _listed_flows() -> Iterator[tuple[str, frozenset[Flow]]]:
@@ -79,7 +87,8 @@ def _listed_flows() -> Iterator[tuple[str, frozenset[Flow]]]:
 OWNERS = {flow: owner for owner, flows in _listed_flows() for flow in flows}
 
 INTRODUCTION = """\
-A packet enters at table CLASSIFIER and moves only forward. A packet that matches no flow of a table is dropped. With
+A packet enters at table CLASSIFIER and moves only forward. A packet that matches no flow of a table is dropped, except
+in SESSION_AFFINITY, from which it returns to the table that looked it up. With
 the flat network (ovs-subnet) the flows are the same, and every pod has VNID 0. Gaps in the numbers are for later
 features: 11 for IPv6 neighbor discovery, 30 and 60 for network policies, 80 and 81 for packets that leave the cluster.
 """
@@ -88,8 +97,9 @@ SCENARIO = """\
 The flows are those of node-1 (10.245.2.3, subnet 10.128.0.0/23) with one peer, node-2 (10.245.2.4, subnet
 10.128.2.0/23), a pod 10.128.0.2 of a project with VNID 10 that has multicast enabled, a pod 10.128.0.3 of the project
 `default`, a pod 10.128.0.4 of a project without a VNID, and lbr0 for containers outside of any pod (10.128.1.128/25,
-VNID 0). There are two services: `web` of VNID 10 at 172.30.0.10, 172.29.0.1 and node port 30080 with endpoints on both
-nodes, and `database` of VNID 0 at 172.30.0.11, with session affinity.
+VNID 0). There are three services: `web` of VNID 10 at 172.30.0.10, 172.29.0.1 and node port 30080 with endpoints on
+both nodes, `time` of VNID 10 at 172.30.0.12, by UDP, with endpoints on both nodes, and `database` of VNID 0 at
+172.30.0.11, with session affinity.
 
 Behind each flow are its owner, the function that returns it and, for a flow that drops packets, the reason.
 """
@@ -101,21 +111,24 @@ PATHS = """\
   the tunnel key) → vxlan0. On the other node: CLASSIFIER (tunnel address and subnet of the peer checked, key recorded)
   → SERVICE_UNDNAT → POD_OUTPUT → the pod's port.
 * **Pod to a service**: CLASSIFIER → SERVICE_CONNTRACK (connection tracking, zone 1) → SERVICE_LB (frontend and VNID) →
-  a bucket of the group, which applies DNAT to an endpoint → L3_FORWARDING, and on as from pod to pod. The packet keeps
-  the client's address and VNID. Further packets of the connection have the endpoint's address when they reach
-  SERVICE_LB. The reply comes to the client's node like any packet, and SERVICE_UNDNAT restores the service's address.
-  With session affinity: SERVICE_LB → SESSION_AFFINITY → AFFINITY_CHECK or ENDPOINT_DNAT.
+  DNAT to an endpoint → L3_FORWARDING, and on as from pod to pod. A single endpoint gets its DNAT in SERVICE_LB. With
+  several endpoints, DNAT is applied by a bucket of a group (TCP, SCTP) or in ENDPOINT_DNAT (UDP). With session
+  affinity: SERVICE_LB → SESSION_AFFINITY (looked up) → AFFINITY_CHECK, and ENDPOINT_DNAT if no endpoint is remembered.
+  The packet keeps the client's address and VNID. Further packets of the connection have the endpoint's address when
+  they reach SERVICE_LB. The reply comes to the client's node like any packet, and SERVICE_UNDNAT restores the
+  service's address.
 * **Pod to a service with itself as the endpoint** (hairpin): L3_FORWARDING translates the source address (zone 2) →
   POD_OUTPUT → back to the pod. The reply: SERVICE_CONNTRACK (zone 2) → SERVICE_UNDNAT (zone 1) → POD_OUTPUT → back to
   the pod.
-* **Pod to a service without endpoints**: SERVICE_LB → tun0. The node rejects the packet with the service's address.
+* **Pod to a service without endpoints**: SERVICE_LB → tun0. The node rejects the packet; the TCP
+  reset or ICMP error comes from the service's address.
 * **Pod to an external address**: CLASSIFIER → SERVICE_CONNTRACK → L3_FORWARDING → EXTERNAL_OUTPUT → tun0. The node
   masquerades the packet. The reply enters at tun0 from an address outside of the cluster: CLASSIFIER → SERVICE_UNDNAT
   → POD_OUTPUT.
 * **Pod to the gateway address** (for example DNS, NTP): CLASSIFIER → SERVICE_CONNTRACK → L3_FORWARDING → POD_OUTPUT →
   tun0. The reply comes as from node to pod.
-* **Node to pod**: tun0, from the gateway address, VNID 0: CLASSIFIER → L3_FORWARDING → SERVICE_UNDNAT → POD_OUTPUT, or
-  the tunnel.
+* **Node to pod**: tun0, from the gateway address, VNID 0: CLASSIFIER → L3_FORWARDING → SERVICE_UNDNAT → POD_OUTPUT. To
+  a pod of another node: L3_FORWARDING → vxlan0.
 * **Multicast of a pod** (if enabled): CLASSIFIER → SERVICE_CONNTRACK → L3_FORWARDING → MULTICAST_TUNNEL (a copy to
   every peer) → POD_OUTPUT (to the pods with the same VNID on this node). On a peer: CLASSIFIER → SERVICE_UNDNAT →
   POD_OUTPUT.
@@ -127,12 +140,11 @@ PATHS = """\
 
 DROP_REASONS = """\
 The metric `podlane_sdn_dropped_packets{reason,owner}` of the sdn daemon counts packets that the switch drops. Packets
-that nftables drops are not counted. The daemon reads the counters of the switch at each full comparison: every
-`resyncSeconds`, and after changes by other programs. The owner
-is a pod (`pod PROJECT/NAME`), `docker` (containers outside of any pod), `services` or `node`. The cookie of a flow that
-drops packets carries the reason in bits 48 to 55, as its number in `sdn/pipeline/drops.py`. A packet that matches no
-flow of a table has the reason of the table. The reason `unknown` belongs to flows that another program or an older
-daemon has added; the next full comparison removes them.
+that nftables drops are not counted. The daemon reads the counters of the switch at each full pass: every
+`resyncSeconds`, and after changes by other programs. The owner is a pod (`pod PROJECT/NAME`), `docker` (containers
+outside of any pod), `services` or `node`. The cookie of a flow that drops packets carries the reason in bits 48 to 55,
+as its number in `sdn/pipeline/drops.py`. A packet that matches no flow of a table has the reason of the table. The
+reason `unknown` belongs to flows that another program or an older daemon has added; the next full pass removes them.
 """
 
 
@@ -144,7 +156,8 @@ def document() -> str:
         INTRODUCTION.rstrip(),
         "## Ports\n\n"
         + _markdown_table(("OpenFlow port", "Use"), *((str(port), sentence) for port, sentence in PORTS.items())),
-        "Pods have ports from 16 on. The number is requested from the switch, so that it survives a restart.",
+        "Pods have ports from 16 on. The number is requested from the switch, so that a pod keeps it when Open vSwitch "
+        "restarts.",
         "## Registers\n\n" + _markdown_table(("Register", "Content"), *REGISTERS.items()),
         "## Paths of packets\n\n" + PATHS.rstrip(),
         "## Drop reasons\n\n" + DROP_REASONS.rstrip(),

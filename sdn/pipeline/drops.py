@@ -1,7 +1,7 @@
 """Reasons of dropped packets, their place in the cookies of flows, and counters by reason and owner. Pure.
 
 Every flow without actions has its reason in its cookie (`make_flow`). A packet that matches no flow of a table has the
-reason of the table, `MISS_REASONS`.
+reason of the table, `MISS_REASONS`. CONTRIBUTING.md says how to add a reason.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ DROP_DESCRIPTIONS: dict[DropReason, DropDescription] = {
     DropReason.INVALID_GATEWAY_PACKET: DropDescription(
         "node",
         "A packet from tun0 with a source address of the cluster network, but not from the gateway address to the "
-        "cluster network. It has left br0 before, or the node has forged it.",
+        "cluster network. The node routed a packet back that came out of br0, or sent one with a false source "
+        "address.",
     ),
     DropReason.NO_ARP_ENTRY: DropDescription(
         "node", "An ARP request for an address that no pod of this node has, or that is not of the cluster network."
@@ -87,7 +88,8 @@ DROP_DESCRIPTIONS: dict[DropReason, DropDescription] = {
     DropReason.NO_SERVICE: DropDescription(
         "node, or services for external IPs",
         "A packet to a service address or node port at which no service accepts connections of the sender: there is "
-        "none, or it belongs to another project. A first fragment to a cluster IP counts as well.",
+        "none, or it belongs to another project. A connection to a cluster IP that begins with a fragment counts here, "
+        "not as service_fragment.",
     ),
     DropReason.SERVICE_FRAGMENT: DropDescription(
         "services, or node for node ports",

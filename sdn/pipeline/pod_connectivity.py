@@ -73,7 +73,7 @@ def gateway_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     The gateway address receives from every pod and peer, with any protocol.
     Packets from tun0 are accepted from the gateway address to the cluster, and from external addresses to a pod of this
     node: these are replies to masqueraded packets, because the firewall lets no others through. A packet from tun0 with
-    another source address of the cluster has left the bridge before, and is dropped.
+    another source address of the cluster was routed back by the node, or has a false source address, and is dropped.
     """
     from_node = in_port(GATEWAY_OFPORT) & untagged()
     arp_request = arp(op=ARP_REQUEST, spa=node.gateway, sha=mac_of(node.gateway))
@@ -115,24 +115,41 @@ def l3_forwarding_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     """Send packets for this node's subnet to POD_OUTPUT, and those that leave the cluster to EXTERNAL_OUTPUT.
 
     Packets to an address of the cluster or service network that belongs to no node are dropped, so that they do not
-    leave the cluster. Broadcast and multicast are dropped as well. Flows to peers come from `peer_flows`. Tunnel
-    packets from unknown hosts are dropped by a flow that counts them.
+    leave the cluster. Broadcast and multicast are dropped as well. Flows to peers come from `peer_flows`.
     """
     flows = [
-        make_flow(Table.ARP_RESPONDER, Priority.NORMAL, arp(tpa=node.subnet), drop=DropReason.NO_ARP_ENTRY),
         make_flow(Table.L3_FORWARDING, Priority.NORMAL, ip(dst=node.subnet), Goto(Table.SERVICE_UNDNAT)),
         make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=cluster.service_network), drop=DropReason.NO_SERVICE),
         make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=MULTICAST), drop=DropReason.MULTICAST_DISABLED),
         make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=BROADCAST), drop=DropReason.BROADCAST),
         make_flow(Table.L3_FORWARDING, Priority.MISS, ip(), Goto(Table.EXTERNAL_OUTPUT)),
-        make_flow(Table.CLASSIFIER, Priority.MISS, in_port(VXLAN_OFPORT), drop=DropReason.UNKNOWN_TUNNEL_PEER),
     ]
-    for network in cluster.networks:
-        flows += (
-            make_flow(Table.ARP_RESPONDER, Priority.LOW, arp(tpa=network), *ARP_REPLY_ACTIONS),
-            make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=network), drop=DropReason.NO_ROUTE),
-        )
+    flows += (
+        make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=network), drop=DropReason.NO_ROUTE)
+        for network in cluster.networks
+    )
     return frozenset(flows)
+
+
+@lru_cache(maxsize=1)
+def remote_arp_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
+    """Answer ARP requests for addresses of the cluster network that are on other nodes.
+
+    Requests for an address of this node's subnet that has no flow of its own are dropped.
+    """
+    unknown = make_flow(Table.ARP_RESPONDER, Priority.NORMAL, arp(tpa=node.subnet), drop=DropReason.NO_ARP_ENTRY)
+    remote = (
+        make_flow(Table.ARP_RESPONDER, Priority.LOW, arp(tpa=network), *ARP_REPLY_ACTIONS)
+        for network in cluster.networks
+    )
+    return frozenset({unknown, *remote})
+
+
+@lru_cache(maxsize=1)
+def unknown_peer_flows(_cluster: Cluster, _node: Node) -> frozenset[Flow]:
+    """Drop and count tunnel packets that `peer_flows` of no peer accept."""
+    match = in_port(VXLAN_OFPORT)
+    return frozenset({make_flow(Table.CLASSIFIER, Priority.MISS, match, drop=DropReason.UNKNOWN_TUNNEL_PEER)})
 
 
 @lru_cache(maxsize=1)

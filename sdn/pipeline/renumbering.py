@@ -2,10 +2,10 @@
 
 The flows of the node and those of services are written at different times: the service proxy first needs the services
 from the API server. When a new version of the daemon starts, its first write replaces the flows of the node and moves
-those of services, in one bundle. So no packet meets tables of both versions.
+those of services, in one bundle. So no new packet meets tables of both versions.
 
 A packet that is in connection tracking at that moment returns to a table of the previous version. For some seconds,
-flows there lead it on to today's table, and so the packet is not lost.
+flows there send it on to the table of this version, so the packet is not lost.
 """
 
 from __future__ import annotations

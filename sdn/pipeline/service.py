@@ -1,7 +1,8 @@
 """Flows and groups that balance the connections of this node's pods to services. Pure.
 
-Flows of one service port do not depend on those of another. A change of one port changes its own flows and groups, and
-the few flows that ports share, which are counted.
+Flows of one service port do not depend on those of another. Several ports can share a flow, such as that of an external
+IP; the number of ports that need such a flow is counted. A change of one port changes its own flows and groups, and the
+shared flows that appear or are no longer needed.
 """
 
 from __future__ import annotations
@@ -78,6 +79,7 @@ ICMP_ERRORS = (3, 11)
 """Destination unreachable, time exceeded (RFC 792)."""
 
 CT_NODE: tuple[Action, ...] = (SetField(DESTINATION, Destination.NODE), CT_SERVICE)
+"""Looks up a packet to the address of a node, and marks it as one that a node port may accept."""
 
 HAIRPIN_SNAT: tuple[Action, ...] = (
     SetField(DESTINATION, Destination.HAIRPIN),
@@ -86,7 +88,7 @@ HAIRPIN_SNAT: tuple[Action, ...] = (
 
 
 @lru_cache(maxsize=1)
-def service_conntrack_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
+def service_node_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     """Find connections to services, and restore the service address in their replies.
 
     Packets to the service network and to node addresses pass connection tracking. Those of established connections
@@ -274,7 +276,7 @@ def service_port_flows(port: ServicePortInfo, node: Node, mode: ProxyMode, group
     the endpoints. Without endpoints it goes to the node, which rejects it.
 
     Packets of other clients to an external IP are dropped here. At the cluster IP and at a node port,
-    `service_conntrack_flows` drops them. A connection that begins with a fragmented packet is dropped as well, because
+    `service_node_flows` drops them. A connection that begins with a fragmented packet is dropped as well, because
     the netdev datapath knows the ports of the first fragment only.
     """
     protocol, cookie = port.key.protocol, service_cookie(groups.internal)

@@ -63,25 +63,26 @@ MULTICAST_TUNNEL_TABLES = 8
 TABLES: dict[Table, str] = {
     Table.CLASSIFIER: "Identifies the sender and rejects spoofed packets: a pod by its port, MAC and address, a peer "
     "by its tunnel address and subnet, the node by its gateway address. Records the sender's VNID.",
-    Table.ARP_RESPONDER: "Answers ARP requests with the MAC that follows from the address. No ARP packet reaches a pod "
-    "or a tunnel.",
-    Table.SERVICE_CONNTRACK: "Looks up packets to the service network, to external IPs of services and to nodes, "
-    "which have node ports, in connection tracking (zone 1). Packets of established connections get the address of "
-    "their endpoint.",
+    Table.ARP_RESPONDER: "Answers ARP requests with the MAC that follows from the address. No ARP packet is forwarded "
+    "to another pod or into a tunnel.",
+    Table.SERVICE_CONNTRACK: "Sends packets through connection tracking (zone 1) if they are for the service network, "
+    "for an external IP of a service, or for a node, because nodes have node ports. Packets of established connections "
+    "get the address of their endpoint.",
     Table.SERVICE_LB: "Selects an endpoint for a new connection, if the client may use the service: clients have the "
     "VNID of the service, or VNID 0. A packet to a service without endpoints goes to tun0, and the node rejects "
     "it.",
     Table.SESSION_AFFINITY: "Finds the endpoint of a client with session affinity. The switch itself adds these flows, "
     "from ENDPOINT_DNAT, and lets them expire.",
     Table.AFFINITY_CHECK: "Checks that the remembered endpoint still exists. If it does not, another one is selected.",
-    Table.ENDPOINT_DNAT: "Applies DNAT to the selected endpoint, and adds a flow to SESSION_AFFINITY.",
+    Table.ENDPOINT_DNAT: "Applies DNAT to the selected endpoint. With session affinity, also adds a flow to "
+    "SESSION_AFFINITY.",
     Table.L3_FORWARDING: "Selects the next hop: this node, a peer through its tunnel, or an external address.",
     Table.MULTICAST_TUNNEL: "Sends multicast of projects that have it enabled to every peer. A flow has at most 1,500 "
     "peers, so that it fits into a message; further peers are in the following tables, up to 48: 12,000 peers in all.",
     Table.SERVICE_UNDNAT: "Restores the service's address in replies of endpoints, by connection tracking. Other "
     "packets continue at once.",
-    Table.POD_OUTPUT: "Decides whether a pod may receive the packet: from its own VNID and from VNID 0. A pod of "
-    "VNID 0 receives from all.",
+    Table.POD_OUTPUT: "Decides whether a pod may receive the packet. A pod receives from its own VNID and from VNID 0; "
+    "a pod of VNID 0 receives from all.",
     Table.EXTERNAL_OUTPUT: "Sends packets that leave the cluster network to the node's network stack, which "
     "masquerades them.",
 }
@@ -89,18 +90,21 @@ TABLES: dict[Table, str] = {
 MAX_PEERS_PER_FLOW = 1500
 
 REGISTERS: dict[str, str] = {
-    SRC_VNID.name: "VNID of the sender, from the pod's port or from the tunnel key; 0 for the node itself",
+    SRC_VNID.name: "VNID of the sender, from the pod's port or from the tunnel key; 0 for the node itself and for "
+    "external addresses",
     ARP_SCRATCH.name: "holds an address while an ARP reply is written; has no meaning between tables",
     DESTINATION.name: "1: the packet is for a node, which has node ports; 2: a pod reaches itself through a service",
-    SERVICE_ID.name: "id of a service port with session affinity",
-    ENDPOINT_IP.name: "IP address of the client's endpoint; before that, the index of the selected endpoint",
-    ENDPOINT_PORT.name: "port of that endpoint",
+    SERVICE_ID.name: "id of a service port with session affinity, or of a UDP port with several endpoints",
+    ENDPOINT_IP.name: "address of the remembered endpoint (AFFINITY_CHECK), or index of the selected one "
+    "(ENDPOINT_DNAT)",
+    ENDPOINT_PORT.name: "port of the remembered endpoint",
 }
 
 PORTS: dict[int, str] = {
     VXLAN_OFPORT: f"{VXLAN_PORT_NAME}: the VXLAN tunnel to every peer; the flow sets address and key",
     GATEWAY_OFPORT: f"{GATEWAY_PORT_NAME}: the node itself, and external addresses through it; has the gateway address",
-    DOCKER_OFPORT: f"{DOCKER_PORT_NAME}: Docker's bridge lbr0, if there is one; {DOCKER_OFPORT_FLAT} with ovs-subnet",
+    DOCKER_OFPORT: f"{DOCKER_PORT_NAME}: the port to Docker's bridge lbr0, if there is one; with ovs-subnet its number "
+    f"is {DOCKER_OFPORT_FLAT}",
 }
 
 

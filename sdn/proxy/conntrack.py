@@ -18,6 +18,7 @@ from sdn.model.host import ConntrackEntry, ConntrackFilter
 from sdn.model.match import IP_DST, UDP_DST
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo
 from sdn.pipeline.tables import CT_ZONE_SERVICE, SERVICE_ID, Table
+from sdn.proxy.service_ports import ProxyConfig
 
 AddressPort = tuple[IPv4Address, int]
 """An address and a port."""
@@ -126,6 +127,27 @@ def stale_entries(frontends: UdpFrontends, entries: Iterable[ConntrackEntry]) ->
         if endpoints is not None and (entry.endpoint, entry.endpoint_port) not in endpoints:
             stale.append(entry)
     return stale
+
+
+def entries_without_frontend(
+    config: ProxyConfig, frontends: UdpFrontends, entries: Iterable[ConntrackEntry]
+) -> list[ConntrackEntry]:
+    """Return the entries with DNAT whose cluster IP or node port no service has any more.
+
+    They are left if the daemon stops after it removed a service and before it deleted the entries. Entries of external
+    IPs are not found, because nothing tells such an address from that of another NAT.
+    """
+    first, last = config.node_port_range
+    return [
+        entry
+        for entry in entries
+        if (entry.frontend, entry.frontend_port) not in frontends
+        and (entry.endpoint, entry.endpoint_port) != (entry.frontend, entry.frontend_port)
+        and (
+            entry.frontend in config.service_network
+            or (entry.frontend == config.node.address and first <= entry.frontend_port <= last)
+        )
+    ]
 
 
 def _external_address_ports(port: ServicePortInfo) -> frozenset[AddressPort]:

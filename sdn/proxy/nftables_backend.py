@@ -10,7 +10,13 @@ from sdn.drivers.conntrack import Conntrack
 from sdn.drivers.nftables import Nftables, NftablesMonitor
 from sdn.model.host import ConntrackEntry
 from sdn.model.service_port import ServicePortChange, ServicePortInfo
-from sdn.proxy.conntrack import UdpFrontends, changed_udp_frontends, stale_entries, udp_frontends
+from sdn.proxy.conntrack import (
+    UdpFrontends,
+    changed_udp_frontends,
+    entries_without_frontend,
+    stale_entries,
+    udp_frontends,
+)
 from sdn.proxy.nftables import (
     SETS,
     TABLE,
@@ -68,7 +74,7 @@ class NftablesBackend:
         return self._config is not None and not self._monitor.modified_externally
 
     async def sync(self, config: ProxyConfig, ports: Collection[ServicePortInfo]) -> bool:
-        """Replace the contents of the table. Connections and session affinities stay.
+        """Replace the contents of the table. Connections and session affinities stay, but for stale entries of UDP.
 
         A table of another version is replaced as a whole; connections stay, session affinities are lost. What an
         interrupted replacement has left is deleted. Returns True if the table may have been different.
@@ -77,9 +83,10 @@ class NftablesBackend:
         with self._monitor.suspended():
             await self._write_table(config, ports)
         self._config = config
-        frontends = udp_frontends(config.node.address, ports)
-        if frontends and not self._proxy_port:
-            await self._conntrack.delete(stale_entries(frontends, await self._conntrack.entries()))
+        if not self._proxy_port:
+            frontends, entries = udp_frontends(config.node.address, ports), await self._conntrack.entries()
+            stale = stale_entries(frontends, entries) + entries_without_frontend(config, frontends, entries)
+            await self._conntrack.delete(stale)
         return was_modified
 
     async def _write_table(self, config: ProxyConfig, ports: Collection[ServicePortInfo]) -> None:

@@ -104,7 +104,7 @@ class Proxier:
         self._state = state
         self._drift = drift
         self._unsynced = self._backend_names()
-        self._network: NodeNetworkConfig | None = None
+        self._network_config: NodeNetworkConfig | None = None
         self._health = ServiceHealthServer()
         self._loop = Loop("services", self.reconcile, LoopTiming(resync=resync_seconds), trigger)
 
@@ -136,14 +136,14 @@ class Proxier:
                 await self._health.sync(config.node.address, self.service_map.with_health_check)
 
     async def _sync_backends(self) -> None:
-        network = self._state.published_config
-        if network is None:
+        network_config = self._state.published_config
+        if network_config is None:
             self.not_ready_reason = "waiting for the network"
             return
         if not self._services.synced:
             self.not_ready_reason = "waiting for the master's first answer"
             return
-        config, is_config_changed = self._proxy_config(network)
+        config, is_config_changed = self._proxy_config(network_config)
         change = self._services.apply_changes(config)
         trigger_times = self._services.take_trigger_times()
         errors: list[DriverError] = []
@@ -157,12 +157,12 @@ class Proxier:
         if errors:
             raise errors[0]
 
-    def _proxy_config(self, network: NodeNetworkConfig) -> tuple[ProxyConfig, bool]:
+    def _proxy_config(self, network_config: NodeNetworkConfig) -> tuple[ProxyConfig, bool]:
         """Return the part of the network on which services depend, and whether it has changed since the last pass."""
         before = self.service_map.config
-        if before is not None and self._network is network:
+        if before is not None and self._network_config is network_config:
             return before, False
-        config, self._network = ProxyConfig.from_network(network), network
+        config, self._network_config = ProxyConfig.from_network(network_config), network_config
         if before is not None and not config.differs_in_vnids_and_nodes_only(before):
             self._unsynced = self._backend_names()
         return config, config != before

@@ -1,4 +1,7 @@
-"""Traces: a request to the arguments of `ofproto/trace`, its output to a result; connections to services too. Pure."""
+"""Builds the arguments of `ofproto/trace` from a trace request, and its result from the output. Pure.
+
+A trace of a connection to a service has several runs of `ofproto/trace`.
+"""
 
 from __future__ import annotations
 

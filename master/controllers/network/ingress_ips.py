@@ -1,7 +1,7 @@
 """Ingress IPs of services of the type LoadBalancer, written to their status. Pure.
 
 Services are reachable where the ingress network is routed to any node. A service with a loadBalancerClass is left to
-its implementation. Allocation is round-robin, so a released address rests.
+its implementation. Allocation is round-robin, so a released address is assigned again last.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """OpenFlow 1.4 messages as bytes, as far as the pipeline needs them. Pure.
 
-Shapes are those of the OpenFlow Switch Specification 1.4.0 and, to delete conntrack entries, of Open vSwitch's
+The formats are those of the OpenFlow Switch Specification 1.4.0 and, to delete conntrack entries, of Open vSwitch's
 `nicira-ext.h`. A flow that the pipeline never writes is read as an `UnknownFlow`.
 """
 

@@ -18,8 +18,8 @@ from sdn.proxy.userspace.tcp import TcpProxy
 from sdn.proxy.userspace.udp import UdpProxy
 
 PORT = 10246
-"""Preferred port. It should be the same after a restart: conntrack remembers connections to the daemon before for a
-while, and sends a new connection from the same source port to the same place.
+"""Preferred port. It should be the same after a restart: conntrack remembers connections to the previous daemon for
+a while, and sends a new connection from the same source port to the same port.
 """
 
 MAX_CONNECTIONS = 50_000

@@ -83,11 +83,17 @@ def node() -> Iterator[Node]:
 async def services(node: Node) -> AsyncIterator[NftablesBackend]:
     with contextlib.suppress(Exception):
         node.nft("delete", "table", "ip", TABLE)
+    async with running_backend(node) as services:
+        yield services
+
+
+@contextlib.asynccontextmanager
+async def running_backend(node: Node) -> AsyncIterator[NftablesBackend]:
     with inside(node.node):
-        services = NftablesBackend(nft := Nftables(), lambda: None)
-        await services.open()
-    yield services
-    await services.close()
+        backend = NftablesBackend(nft := Nftables(), lambda: None)
+        await backend.open()
+    yield backend
+    await backend.close()
     nft.close()
 
 
@@ -257,6 +263,23 @@ async def test_udp_client_leaves_a_removed_endpoint(node: Node, services: Nftabl
             assert caller.call().backend == FAR[0]
             await services.update(CONFIG, ServicePortChange((after,), (before,)))
             assert caller.call().backend == NEAR[0]
+
+
+async def test_udp_client_is_rejected_after_a_restart_without_its_service(
+    node: Node, services: NftablesBackend
+) -> None:
+    """The service was removed while no daemon ran. The client of a service that stays keeps its endpoint."""
+    removed, kept = web(HERE[0], protocol=Protocol.UDP), web(*HERE, *THERE, protocol=Protocol.UDP)
+    kept = replace(kept, cluster_ip=CLUSTER_IP + 1, node_port=NODE_PORT + 1, external_ips=())
+    await services.sync(CONFIG, [removed, kept])
+    with Caller(node.outside, NODE, NODE_PORT, UDP) as caller, Caller(node.outside, NODE, NODE_PORT + 1, UDP) as other:
+        assert caller.call().backend == NEAR[0]
+        backend = other.call().backend
+        async with running_backend(node) as restarted:
+            await restarted.sync(CONFIG, [kept])
+        with pytest.raises(ConnectionRefusedError):
+            caller.call()
+        assert {other.call().backend for _ in range(8)} == {backend}
 
 
 async def test_udp_client_is_served_once_the_service_appears(node: Node, services: NftablesBackend) -> None:

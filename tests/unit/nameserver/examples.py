@@ -12,7 +12,7 @@ from api.core.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice
 from api.core.services import Service
 from api.meta.types import ObjectMeta
 from nameserver.messages import MAX_TCP_BYTES, Question, decode, encode
-from nameserver.resolver import ClusterZone, Delegation, ZoneConfig
+from nameserver.resolver import ClusterZone, ForwardedQuestion, ZoneConfig
 from nameserver.service_store import ServiceStore
 
 DOMAIN = ZoneConfig(
@@ -55,7 +55,7 @@ def answer_text(known: ClusterZone, name: str, kind: str = "A", vnid: int = 0) -
     """Return the code and the records of an answer as text: `cluster.local. 5 IN A 10.128.0.2`."""
     query = question(name, kind)
     actual = known.resolve(query, vnid)
-    assert not isinstance(actual, Delegation), f"{name} is not ours"
+    assert not isinstance(actual, ForwardedQuestion), f"{name} is not ours"
     message = dns.message.from_wire(b"\0\0" + encode(query, actual, MAX_TCP_BYTES).joined())
     rows = [line for rrset in message.answer for line in rrset.to_text().splitlines()]
     return dns.rcode.to_text(message.rcode()), rows

@@ -9,7 +9,7 @@ import dns.message
 import pytest
 
 from nameserver.messages import MAX_TCP_BYTES, Question, decode, encode, udp_limit
-from nameserver.resolver import ClusterZone, Delegation
+from nameserver.resolver import ClusterZone, ForwardedQuestion
 from nameserver.service_store import ServiceStore
 from tests.unit.nameserver.examples import endpoint, names, service, slice_of
 
@@ -77,7 +77,7 @@ def check(packet: bytes, known: ClusterZone) -> bool:
         return False
     if isinstance(question, Question):
         reported = known.resolve(question, 10)
-        if isinstance(reported, Delegation):
+        if isinstance(reported, ForwardedQuestion):
             return True
         limit = udp_limit(question)
         answer = packet[:2] + encode(question, reported, limit).joined()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nameserver.resolver import UNKNOWN_CLIENT, Delegation
+from nameserver.resolver import UNKNOWN_CLIENT, ForwardedQuestion
 from nameserver.service_store import ServiceStore
 from nameserver.zone import MAX_TARGETS, lookup
 from tests.unit.nameserver.examples import NOTHING, addresses, answer_text, endpoint, names, question, service, slice_of
@@ -52,12 +52,12 @@ def test_joined_projects_resolve_each_others_names(directory: ServiceStore) -> N
 
 @pytest.mark.parametrize("name", ["example.com", "1.0.0.127.in-addr.arpa", "local", "1.0.31.172.in-addr.arpa"])
 def test_external_names_are_forwarded(directory: ServiceStore, name: str) -> None:
-    assert isinstance(names(directory).resolve(question(name), 0), Delegation)
+    assert isinstance(names(directory).resolve(question(name), 0), ForwardedQuestion)
 
 
 def test_external_name_outside_the_cluster_is_forwarded(directory: ServiceStore) -> None:
     actual = names(directory).resolve(question("docs.red.svc.cluster.local"), 10)
-    assert isinstance(actual, Delegation)
+    assert isinstance(actual, ForwardedQuestion)
     assert (str(actual.name), len(actual.answer)) == ("www.example.com.", 1)
 
 

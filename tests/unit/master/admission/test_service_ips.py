@@ -57,14 +57,14 @@ def test_exhausted_service_network_is_reported() -> None:
         given(service("more"), others, cursors)
 
 
-REQUESTED_PORTS = [
+REQUESTED_ADDRESSES = [
     ({"clusterIP": "172.30.0.5"}, "172.30.0.5"),
     ({"clusterIP": "None"}, "None"),
     ({"type": "ExternalName", "externalName": "example.org", "ports": []}, ""),
 ]
 
 
-@pytest.mark.parametrize(("spec", "address"), REQUESTED_PORTS, ids=str)
+@pytest.mark.parametrize(("spec", "address"), REQUESTED_ADDRESSES, ids=str)
 def test_service_may_request_a_cluster_ip_or_none(spec: dict[str, Any], address: str) -> None:
     assert given(service(**spec))[0].spec.cluster_ip == address
 

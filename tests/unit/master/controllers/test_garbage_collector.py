@@ -17,7 +17,7 @@ from api.core.node import Namespace
 from api.meta.types import Object, OwnerReference
 from master.controllers.actions import Create, Delete, Failed, Update, WriteAction
 from master.controllers.events import invalid_owner_namespace
-from master.controllers.garbage_collector import changes_ownership, owner_is_resolvable, reconcile
+from master.controllers.garbage_collector import concerns_garbage_collector, owner_is_resolvable, reconcile
 from master.registry.strategy import FOREGROUND, ORPHAN
 from master.resources.metadata import parse_time
 from master.resources.scheme import group_resource
@@ -140,6 +140,13 @@ def test_owner_reference_to_another_namespace_is_reported() -> None:
     assert _lines([ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))]) == ["- b Background"]
 
 
+def test_object_owned_by_a_lease_is_kept() -> None:
+    """The garbage collector does not read leases, so it cannot tell whether one exists."""
+    rows = (OwnerReference(api_version="coordination.k8s.io/v1", kind="Lease", name="a", uid="uid-a"),)
+    dependent = ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))
+    assert list(reconcile([dependent], owner_is_resolvable, _cross_namespace_event)) == []
+
+
 def test_cluster_scoped_object_with_a_namespaced_owner_is_kept() -> None:
     """The object stays, and its owner does not wait for it."""
     owner = ConfigMap(metadata=meta("a", namespace="red", finalizers=(FOREGROUND,), deletion_timestamp=THEN))
@@ -196,14 +203,14 @@ def _event(type_: str, new: ConfigMap, old: ConfigMap | None = None) -> WatchEve
 def test_event_triggers_a_pass_if_ownership_or_deletion_changed(old: str, new: str, triggers: bool) -> None:
     changed = replace(config_map(new), data={"k": "v"})
     event = _event("MODIFIED", changed, config_map(old)) if old else _event("ADDED", changed)
-    assert changes_ownership(event) is triggers
-    assert changes_ownership(_event("DELETED", changed))
+    assert concerns_garbage_collector(event) is triggers
+    assert concerns_garbage_collector(_event("DELETED", changed))
 
 
 def test_event_triggers_a_pass_when_an_object_with_a_finalizer_is_deleted() -> None:
     deleted = config_map(f"a!{FOREGROUND}")
     alive = replace(deleted, metadata=replace(deleted.metadata, deletion_timestamp=None))
-    assert changes_ownership(_event("MODIFIED", deleted, alive))
+    assert concerns_garbage_collector(_event("MODIFIED", deleted, alive))
 
 
 OWNERS = st.lists(st.sampled_from(["a", "b", "*c", "d", "song"]), max_size=2, unique=True)
@@ -220,7 +227,7 @@ def test_nothing_is_left_to_do_after_an_event_that_triggers_no_pass(
         for write in writes:
             _apply(objects, write)
     new, old = config_map(" ".join([name + deletion, *owners])), objects.get(name)
-    if not changes_ownership(_event("ADDED" if old is None else "MODIFIED", new, old)):
+    if not concerns_garbage_collector(_event("ADDED" if old is None else "MODIFIED", new, old)):
         objects[name] = new
         assert list(reconcile(list(objects.values()), _is_config_map, _cross_namespace_event)) == []
 

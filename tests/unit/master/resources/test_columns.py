@@ -1,6 +1,7 @@
 """Table columns equal those of kube-apiserver 1.36: names, order, types, formats and priority.
 
 The columns were recorded from kube-apiserver. Those of kinds that it does not serve are the ones that kubectl prints.
+A column that Kubernetes lacks is added by hand.
 """
 
 from __future__ import annotations

@@ -9,16 +9,17 @@ import pytest
 
 from sdn.model.host import ConntrackEntry
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
-from sdn.pipeline.service import ServiceFlows, service_conntrack_flows
+from sdn.pipeline.service import ServiceFlows, service_node_flows
 from sdn.proxy.conntrack import (
     changed_udp_frontends,
     conntrack_filters,
     conntrack_filters_of_flows,
     conntrack_filters_to_flush,
+    entries_without_frontend,
     stale_entries,
     udp_frontends,
 )
-from tests.unit.sdn.examples import CLUSTER, NODE, web
+from tests.unit.sdn.examples import CLUSTER, NODE, PROXY_CONFIG, web
 from tests.unit.sdn.proxy.examples import CLUSTER_IPS
 
 
@@ -66,6 +67,34 @@ def test_udp_connections_to_removed_endpoints_are_stale() -> None:
     removed = ServicePortChange((both,), ())
     assert stale_entries(changed_udp_frontends(NODE.address, removed), good + bad) == [*good[:2], *bad]
     assert stale_entries(changed_udp_frontends(NODE.address, ServicePortChange((), ())), good + bad) == []
+
+
+@pytest.mark.parametrize(
+    ("frontend", "port", "endpoint", "found"),
+    [
+        (CLUSTER_IPS + 9, 53, "10.128.0.2", True),
+        (NODE.address, 30053, "10.128.0.2", True),
+        (CLUSTER_IPS + 10, 53, "10.128.0.2", False),  # A service has this frontend.
+        (CLUSTER_IPS + 9, 53, str(CLUSTER_IPS + 9), False),  # without DNAT
+        (NODE.address, 29999, "10.128.0.2", False),  # not a node port, for example a host port
+        (NODE.address + 1, 30053, "10.128.0.2", False),
+        (IPv4Address("198.51.100.7"), 53, "10.128.0.2", False),
+    ],
+    ids=str,
+)
+def test_udp_connections_of_frontends_without_a_service_are_found(
+    frontend: IPv4Address, port: int, endpoint: str, found: bool
+) -> None:
+    entry = ConntrackEntry(
+        client=IPv4Address("10.245.2.99"),
+        client_port=4000,
+        frontend=frontend,
+        frontend_port=port,
+        endpoint=IPv4Address(endpoint),
+        endpoint_port=port,
+    )
+    frontends = {(CLUSTER_IPS + 10, 53): frozenset({(IPv4Address("10.128.0.2"), 53)})}
+    assert entries_without_frontend(PROXY_CONFIG, frontends, [entry]) == ([entry] if found else [])
 
 
 def test_udp_connections_to_remote_endpoints_stay_after_a_change_to_external_traffic_policy_local() -> None:
@@ -122,6 +151,6 @@ def test_conntrack_filters_of_flows_are_those_of_their_udp_ports(
         affinity_timeout_seconds=affinity_timeout_seconds,
     )
     other = replace(port, key=ServicePortName("red", "other", "", Protocol.TCP), cluster_ip=CLUSTER_IPS + 11)
-    flows = ServiceFlows(NODE).sync([port, other]).flows | service_conntrack_flows(CLUSTER, NODE)
+    flows = ServiceFlows(NODE).sync([port, other]).flows | service_node_flows(CLUSTER, NODE)
     assert conntrack_filters_of_flows(flows) == conntrack_filters([port])
     assert len(conntrack_filters([port])) == len(addresses) * (2 + len(external_ips))
