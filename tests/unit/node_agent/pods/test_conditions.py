@@ -7,15 +7,13 @@ from dataclasses import replace as changed
 import pytest
 from msgspec.structs import replace
 
-from api.core.pod import ContainerState, Pod, PodStatus
+from api.core.pod import Pod, PodStatus
 from api.meta.types import Condition
 from api.validation.registry import check
-from node_agent.pods.status import StatusInputs, compute_pod_status, merge_status
+from node_agent.pods.status import StatusInputs, compute_pod_status
 from node_agent.probes.state import ProbeResults
-from node_agent.runtime.actions import compute_pod_actions
-from node_agent.runtime.container import group_containers
 from node_agent.runtime.lifecycle_state import LifecycleState
-from tests.unit.node_agent.examples import NOW, make_container, make_pod, make_runtime_pod, make_sandbox, with_status
+from tests.unit.node_agent.examples import NOW, make_container, make_pod, make_runtime_pod, with_status
 
 GATED = make_pod(spec="  readinessGates: [{conditionType: example.com/lb}, {conditionType: example.com/dns}]")
 WEB = make_pod()
@@ -156,62 +154,3 @@ def test_initialized_needs_started_sidecars_not_ready_ones(
     state = LifecycleState(probe_results={"proxy-0": probe_results})
     status = compute_pod_status(SIDECAR, runtime_pod, make_inputs(state=state))
     assert condition_of(status, "Initialized") == expected
-
-
-# --- containers that somebody removed ---------------------------------------------------------------------------------
-
-
-def pod_with_lost_containers(restarts: int = 0) -> Pod:
-    """Return a pod whose status has a container that no longer exists."""
-    return with_status(
-        WEB, compute_pod_status(WEB, make_runtime_pod(make_container(WEB, restarts=restarts)), make_inputs())
-    )
-
-
-def test_removed_container_is_reported_and_counted_as_restarted() -> None:
-    pod = pod_with_lost_containers(restarts=2)
-    status = compute_pod_status(pod, group_containers([make_sandbox()]), make_inputs())
-    (status_of_container,) = status.container_statuses
-    assert status.phase == "Running"
-    assert status_of_container.state.waiting is not None
-    assert status_of_container.last_state.terminated is not None
-    assert (status_of_container.last_state.terminated.reason, status_of_container.last_state.terminated.exit_code) == (
-        "ContainerStatusUnknown",
-        137,
-    )
-    assert status_of_container.last_state.terminated.container_id == "docker://main-2"
-    for known_pod in (pod, with_status(pod, status)):
-        assert [
-            start.restarts for start in compute_pod_actions(known_pod, group_containers([make_sandbox()]), NOW).start
-        ] == [3]
-    again = compute_pod_status(
-        with_status(pod, status), make_runtime_pod(make_container(pod, restarts=3)), make_inputs()
-    )
-    assert again.container_statuses[0].restart_count == 3
-    assert again.container_statuses[0].last_state == status_of_container.last_state
-
-
-def test_never_started_container_has_restart_count_zero() -> None:
-    pending = compute_pod_status(WEB, group_containers([make_sandbox()]), make_inputs())
-    assert [
-        start.restarts
-        for start in compute_pod_actions(with_status(WEB, pending), group_containers([make_sandbox()]), NOW).start
-    ] == [0]
-    assert pending.container_statuses[0].last_state == ContainerState()
-
-
-def test_removed_container_of_a_terminating_pod_is_reported_terminated() -> None:
-    status = compute_pod_status(pod_with_lost_containers(), group_containers([]), make_inputs(terminating=True))
-    (status_of_container,) = status.container_statuses
-    assert status.phase == "Failed"
-    assert status_of_container.state.running is None
-    assert status_of_container.state.terminated is not None
-    assert status_of_container.state.terminated.reason == "ContainerStatusUnknown"
-    assert (status_of_container.ready, status_of_container.started) == (False, False)
-    assert compute_pod_status(with_status(WEB, status), group_containers([]), make_inputs(terminating=True)) == status
-
-
-def test_merge_status_keeps_fields_written_by_others() -> None:
-    own_status = compute_pod_status(WEB, make_runtime_pod(make_container(WEB)), make_inputs())
-    other_status = replace(own_status, resize="Proposed", resource_claim_statuses=[{"name": "gpu"}])
-    assert merge_status(own_status, other_status) == other_status

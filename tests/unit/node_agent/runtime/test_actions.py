@@ -1,22 +1,18 @@
-"""Actions for a pod, and its status, for every state of Docker."""
+"""Actions for a pod for every state of Docker."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from api.core.pod import Pod, PodStatus
 from api.core.resource_requests import all_containers
-from api.meta.types import Condition
-from node_agent.pods.status import StatusInputs, compute_pod_status, merge_status
 from node_agent.runtime import container as label
 from node_agent.runtime.actions import PodActions, compute_pod_actions
 from node_agent.runtime.container import RuntimePod, group_containers
-from node_agent.runtime.restarts import backoff_delay
 from node_agent.runtime.termination import Termination, plan_termination
 from tests.unit.node_agent.examples import NOW, make_container, make_pod, make_runtime_pod, make_sandbox, with_status
 
@@ -47,51 +43,6 @@ def test_created_but_unstarted_container_is_recreated() -> None:
     actions = compute_pod_actions(WEB, make_runtime_pod(never_started), NOW)
     assert actions.remove == (never_started,)
     assert names(actions) == [("main", 3, 2)]
-
-
-@pytest.mark.parametrize(
-    ("policy", "code", "again"),
-    [("Always", 0, True), ("Always", 1, True), ("OnFailure", 0, False), ("OnFailure", 1, True), ("Never", 1, False)],
-)
-def test_restart_policy_decides_about_an_ended_container(policy: str, code: int, again: bool) -> None:
-    pod = POLICIES[policy]
-    actions = compute_pod_actions(pod, make_runtime_pod(make_container(pod, state="exited", code=code)), NOW)
-    assert bool(actions.start) == again
-    assert actions.finished != again
-
-
-@pytest.mark.parametrize(
-    ("crashes", "seconds"), [(0, 0), (1, 10), (2, 20), (3, 40), (5, 160), (6, 300), (7, 300), (4000, 300)]
-)
-def test_crash_back_off_doubles(crashes: int, seconds: int) -> None:
-    assert backoff_delay(crashes) == timedelta(seconds=seconds)
-
-
-def test_crash_back_off_counts_from_the_containers_end() -> None:
-    dead = make_container(WEB, state="exited", code=1, restarts=2, crashes=2, ended=5)
-    actions = compute_pod_actions(WEB, make_runtime_pod(dead), NOW)
-    assert not actions.start
-    assert actions.wake_at() == NOW + timedelta(seconds=15)
-    later = compute_pod_actions(WEB, make_runtime_pod(dead), NOW + timedelta(seconds=15))
-    assert names(later) == [("main", 3, 3)]
-
-
-def test_crash_back_off_resets_after_a_long_run() -> None:
-    dead = make_container(WEB, state="exited", code=1, restarts=7, crashes=6, ran=600)
-    assert names(compute_pod_actions(WEB, make_runtime_pod(dead), NOW)) == [("main", 8, 1)]
-
-
-def test_crash_soon_after_a_long_run_waits_for_the_first_delay_only() -> None:
-    after_long_run = make_container(WEB, state="exited", code=1, restarts=4, crashes=4, ran=1200)
-    restart = compute_pod_actions(WEB, make_runtime_pod(after_long_run), NOW).start[0]
-    crashed_again = make_container(WEB, state="exited", code=1, restarts=restart.restarts, crashes=restart.crashes)
-    actions = compute_pod_actions(WEB, make_runtime_pod(crashed_again), NOW)
-    assert actions.wake_at() == NOW + timedelta(seconds=10)
-
-
-def test_end_time_in_the_future_does_not_delay_a_restart() -> None:
-    dead = make_container(WEB, state="exited", code=1, restarts=7, crashes=6, ended=-86400)
-    assert names(compute_pod_actions(WEB, make_runtime_pod(dead), NOW)) == [("main", 8, 7)]
 
 
 def test_containers_end_with_their_sandbox_and_start_in_a_new_one() -> None:
@@ -230,107 +181,3 @@ def test_pod_actions_converge_after_one_round(situation: tuple[Pod, RuntimePod])
         "what was just started is not killed"
     )
     assert again.sandbox_attempt is None or not actions.start
-
-
-def facts(**other: object) -> StatusInputs:
-    return StatusInputs(node_address="10.245.2.3", address="10.128.0.2", now=NOW, started_at=NOW, **other)  # type: ignore[arg-type]
-
-
-def test_running_pod_is_ready() -> None:
-    status = compute_pod_status(WEB, make_runtime_pod(make_container(WEB)), facts())
-    assert (status.phase, status.pod_ip, status.host_ip) == ("Running", "10.128.0.2", "10.245.2.3")
-    assert {condition.type: condition.status for condition in status.conditions} == {
-        "PodReadyToStartContainers": "True",
-        "Initialized": "True",
-        "Ready": "True",
-        "ContainersReady": "True",
-        "PodScheduled": "True",
-    }
-
-
-def test_condition_transition_time_changes_only_with_its_status() -> None:
-    first = compute_pod_status(WEB, make_runtime_pod(make_container(WEB)), facts())
-    known_pod = with_status(WEB, first)
-    later = replace(facts(), now=NOW + timedelta(seconds=60))
-    assert compute_pod_status(known_pod, make_runtime_pod(make_container(WEB)), later) == first
-    broken = compute_pod_status(
-        known_pod, make_runtime_pod(make_container(WEB, state="exited", code=1, ended=0)), later
-    )
-    changed_conditions = {
-        condition.type for condition in broken.conditions if condition.last_transition_time == "2026-01-31T12:01:00Z"
-    }
-    assert changed_conditions == {"Ready", "ContainersReady"}
-
-
-def test_crash_loop_is_reported_with_its_back_off() -> None:
-    dead = make_container(WEB, state="exited", code=3, restarts=2, crashes=2)
-    (status,) = compute_pod_status(WEB, make_runtime_pod(dead), facts()).container_statuses
-    assert status.restart_count == 2
-    assert status.state.waiting is not None
-    assert status.state.waiting.reason == "CrashLoopBackOff"
-    assert (
-        status.state.waiting.message == f"back-off 20s restarting failed container=main pod=web_red({WEB.metadata.uid})"
-    )
-    assert status.last_state.terminated is not None
-    assert status.last_state.terminated.exit_code == 3
-
-
-@pytest.mark.parametrize(("codes", "phase"), [((0, 0), "Succeeded"), ((0, 1), "Failed")])
-def test_completed_pod_has_a_final_phase(codes: tuple[int, int], phase: str) -> None:
-    pod = make_pod("[{name: main, image: a}, {name: side, image: b}]", "  restartPolicy: Never")
-    main, side = (
-        make_container(pod, name, state="exited", code=code) for name, code in zip(("main", "side"), codes, strict=True)
-    )
-    status = compute_pod_status(pod, make_runtime_pod(main, side), facts())
-    assert status.phase == phase
-    assert {condition.reason for condition in status.conditions if condition.type == "Ready"} == {
-        f"Pod{'Completed' if phase == 'Succeeded' else 'Failed'}"
-    }
-    assert compute_pod_status(with_status(pod, status), group_containers([]), facts()).phase == phase, (
-        "a final phase stays"
-    )
-
-
-def test_unstartable_container_reports_why() -> None:
-    dead = make_container(WEB, state="created", code=127, error="exec: no such file")
-    failures = {"main": ("RunContainerError", "Docker: exec: no such file")}
-    (status,) = compute_pod_status(WEB, make_runtime_pod(dead), facts(container_failures=failures)).container_statuses
-    assert status.state.waiting is not None
-    assert (status.state.waiting.reason, status.state.waiting.message) == failures["main"]
-    assert not status.ready
-
-
-def test_last_state_of_removed_containers_is_kept() -> None:
-    finished = compute_pod_status(
-        WEB, make_runtime_pod(make_container(WEB, state="exited", code=7)), facts(terminating=True)
-    )
-    after = compute_pod_status(with_status(WEB, finished), group_containers([]), facts(terminating=True))
-    assert (after.phase, after.container_statuses) == ("Failed", finished.container_statuses)
-
-
-def test_oom_kill_is_reported() -> None:
-    pod = POLICIES["Never"]
-    dead = replace(make_container(pod, state="exited", code=137), oom_killed=True)
-    (status,) = compute_pod_status(pod, make_runtime_pod(dead), facts()).container_statuses
-    assert status.state.terminated is not None
-    assert status.state.terminated.reason == "OOMKilled"
-
-
-def test_pod_without_a_sandbox_waits_and_is_not_ready() -> None:
-    status = compute_pod_status(
-        WEB, group_containers([]), replace(facts(), address="", sandbox_failure=("FailedCreatePodSandBox", "no room"))
-    )
-    assert (status.phase, status.reason, status.message) == ("Pending", "FailedCreatePodSandBox", "no room")
-    assert not any(
-        condition.status == "True" for condition in status.conditions if condition.type in {"Ready", "ContainersReady"}
-    )
-
-
-def test_status_fields_of_others_are_kept() -> None:
-    own_status = compute_pod_status(WEB, make_runtime_pod(make_container(WEB)), facts())
-    gate = Condition(type="example.com/gate", status="True")
-    other_status = PodStatus(phase="Failed", conditions=(gate, *own_status.conditions), nominated_node_name="node-9")
-    status = merge_status(own_status, other_status)
-    assert status.conditions == (*own_status.conditions, gate)
-    assert (status.phase, status.nominated_node_name) == ("Running", "node-9")
-    assert merge_status(own_status, status) == status
