@@ -190,12 +190,15 @@ class Resource(Generic[O]):
     """What acts on the objects, for docs/kinds.md; empty if they are stored only, or if the stored resource says it."""
     singular_name: str | None = None
     """The singular name, if it is not the kind in lower case."""
+    group_resource: GroupResource = field(init=False, compare=False, repr=False)
+    """Group and plural name."""
     all_subresources: tuple[Subresource[O], ...] = field(init=False, compare=False, repr=False)
     """All subresources, with `status` and `scale`."""
     _subresource_by_name: Mapping[str, Subresource[O]] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Set the fields that follow from the others."""
+        object.__setattr__(self, "group_resource", GroupResource(self.group, self.plural))
         subresources = self._with_usual_subresources()
         object.__setattr__(self, "all_subresources", subresources)
         object.__setattr__(self, "_subresource_by_name", {each.name: each for each in subresources})
@@ -229,11 +232,6 @@ class Resource(Generic[O]):
     def version(self) -> str:
         """Return the version within the group."""
         return self.type.API_VERSION.rpartition("/")[2]
-
-    @property
-    def group_resource(self) -> GroupResource:
-        """Return group and plural name."""
-        return GroupResource(self.group, self.plural)
 
     def cells(self, obj: O, now: datetime.datetime) -> tuple[object, ...]:
         """Return the values of `columns` for an object."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -210,11 +210,13 @@ def _content_type(http: web.Request) -> str:
     return http.headers.get("Content-Type", "").partition(";")[0].strip().lower()
 
 
-def warning_headers(texts: Iterable[str]) -> list[tuple[str, str]]:
+def warning_headers(texts: Collection[str]) -> list[tuple[str, str]]:
     """Return a Warning header for each different text.
 
     If they have more than MAX_WARNING_CHARACTERS together, each is truncated, and the last ones are dropped.
     """
+    if not texts:
+        return []
     different = [text for text in dict.fromkeys(texts) if text]
     if sum(map(len, different)) > MAX_WARNING_CHARACTERS:
         different = _truncated(different)
