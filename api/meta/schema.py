@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import difflib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -71,35 +71,46 @@ class _Hints:
         return f'; did you mean "{near[0]}"?' if near else ""
 
 
-def _walk(info: inspect.Type, value: object, path: str, hints: _Hints) -> Iterator[FieldError]:
-    if isinstance(info, inspect.Metadata):
-        yield from _walk(info.type, value, path, hints)
-    elif isinstance(info, inspect.StructType):
-        yield from _walk_struct(info, value, path, hints)
-    elif isinstance(info, inspect.VarTupleType):
-        yield from _walk_list(info, value, path, hints)
-    elif isinstance(info, inspect.DictType):
-        yield from _walk_map(info, value, path, hints)
-    elif isinstance(info, inspect.UnionType):
-        yield from _walk_union(info, value, path, hints)
-    elif not isinstance(info, inspect.AnyType) and not _is_scalar(info, value):
-        yield _mismatch(path, value, f"{_name(info)} is accepted")
+def _walk(info: inspect.Type, value: object, path: str, hints: _Hints) -> Iterable[FieldError]:
+    walk: Callable[[Any, object, str, _Hints], Iterable[FieldError]] | None = _WALKS.get(type(info))
+    if walk is not None:
+        return walk(info, value, path, hints)
+    return () if _is_scalar(info, value) else (_mismatch(path, value, f"{_name(info)} is accepted"),)
+
+
+class _StructFields(NamedTuple):
+    by_name: Mapping[str, inspect.Field]
+    required: tuple[inspect.Field, ...]
+
+
+_fields_by_class: dict[type, _StructFields] = {}
+"""A cache: a document visits the same types again and again."""
+
+
+def _fields(info: inspect.StructType) -> _StructFields:
+    fields = _fields_by_class.get(info.cls)
+    if fields is None:
+        by_name = {field.encode_name: field for field in info.fields}
+        fields = _StructFields(by_name, tuple(field for field in info.fields if field.required))
+        _fields_by_class[info.cls] = fields
+    return fields
 
 
 def _walk_struct(info: inspect.StructType, value: object, path: str, hints: _Hints) -> Iterator[FieldError]:
     if not isinstance(value, dict):
         yield _mismatch(path, value, "an object is accepted")
         return
-    fields = {field.encode_name: field for field in info.fields}
+    fields = _fields(info)
     for key, field_value in value.items():
+        field = fields.by_name.get(key)
         field_path = f"{path}.{key}" if path else str(key) or '""'
-        if key not in fields:
-            yield FieldError(field_path, quoted(field_value), hints.hint(str(key), fields), UNKNOWN)
+        if field is None:
+            yield FieldError(field_path, quoted(field_value), hints.hint(str(key), fields.by_name), UNKNOWN)
         elif field_value is not None:
-            yield from _walk(fields[key].type, field_value, field_path, hints)
-    for key, field in fields.items():
-        if field.required and value.get(key) is None:
-            field_path = f"{path}.{key}" if path else key
+            yield from _walk(field.type, field_value, field_path, hints)
+    for field in fields.required:
+        if value.get(field.encode_name) is None:
+            field_path = f"{path}.{field.encode_name}" if path else field.encode_name
             yield FieldError(field_path, "null", f"{_name(field.type)} is required", MISSING)
 
 
@@ -119,24 +130,44 @@ def _walk_map(info: inspect.DictType, value: object, path: str, hints: _Hints) -
         yield from _walk(info.value_type, map_value, f"{path}[{key}]", hints)
 
 
-def _walk_union(info: inspect.UnionType, value: object, path: str, hints: _Hints) -> Iterator[FieldError]:
+def _walk_union(info: inspect.UnionType, value: object, path: str, hints: _Hints) -> Iterable[FieldError]:
     options = [option for option in info.types if not isinstance(option, inspect.NoneType)]
     if len(options) == 1:
-        yield from _walk(options[0], value, path, hints)
-    elif not any(_is_scalar(option, value) for option in options):
-        yield _mismatch(path, value, f"{' or '.join(map(_name, options))} is accepted")
+        return _walk(options[0], value, path, hints)
+    if any(_is_scalar(option, value) for option in options):
+        return ()
+    return (_mismatch(path, value, f"{' or '.join(map(_name, options))} is accepted"),)
+
+
+def _walk_metadata(info: inspect.Metadata, value: object, path: str, hints: _Hints) -> Iterable[FieldError]:
+    return _walk(info.type, value, path, hints)
+
+
+def _walk_any(*_: object) -> Iterable[FieldError]:
+    return ()
+
+
+_WALKS: Mapping[type[inspect.Type], Callable[[Any, object, str, _Hints], Iterable[FieldError]]] = {
+    inspect.StructType: _walk_struct,
+    inspect.VarTupleType: _walk_list,
+    inspect.DictType: _walk_map,
+    inspect.UnionType: _walk_union,
+    inspect.Metadata: _walk_metadata,
+    inspect.AnyType: _walk_any,
+}
+"""The check of a value by the type of its field. All other types are scalars."""
 
 
 def _is_scalar(info: inspect.Type, value: object) -> bool:
+    if isinstance(info, inspect.StrType):
+        return isinstance(value, str)
     if isinstance(info, inspect.BoolType):
         return isinstance(value, bool)
     if isinstance(info, inspect.IntType):
         return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
     if isinstance(info, inspect.FloatType):
         return isinstance(value, int | float) and not isinstance(value, bool)
-    if isinstance(info, inspect.BytesType):
-        return isinstance(value, str) and _is_base64(value)
-    return isinstance(info, inspect.StrType) and isinstance(value, str)
+    return isinstance(info, inspect.BytesType) and isinstance(value, str) and _is_base64(value)
 
 
 def _is_base64(text: str) -> bool:
