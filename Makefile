@@ -14,7 +14,6 @@ PLUGIN ?= ovs-multitenant
 TIERS := unit golden contract switch net e2e
 # Tests that start daemons wait at least a third of their time, so three processes share two cores; the quick ones do not.
 WORKERS ?= $(shell echo $$(( $$(nproc) * 3 / 2 )))
-QUICK_WORKERS ?= logical
 
 PACKAGES := openvswitch-switch docker.io containerd nftables iproute2 ethtool curl busybox-static catatonit python3-venv iputils-ping tcpdump procps \
 	containernetworking-plugins docker-registry faketime
@@ -39,7 +38,7 @@ test: install ## run every tier of tests that this machine can run (WORKERS=numb
 QUICK := tests/unit tests/golden tests/contract/store/test_store.py tests/contract/reconcile tests/contract/nameserver
 .PHONY: quick
 quick: install ## run the tests that start no daemon: unit, golden, and contracts of store, health and DNS
-	@$(BIN)/pytest -q -n $(QUICK_WORKERS) --dist loadgroup --no-loadscope-reorder $(QUICK)
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder --hypothesis-profile=quick $(QUICK)
 
 TIER_TARGETS := $(filter-out golden,$(TIERS))
 .PHONY: $(TIER_TARGETS)

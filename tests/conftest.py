@@ -25,6 +25,7 @@ os.environ.setdefault("GOGC", "400")
 
 # No example has to be done in a given time: how long one takes is the machine's affair.
 hypothesis.settings.register_profile("podlane", deadline=None)
+hypothesis.settings.register_profile("quick", deadline=None, max_examples=30)
 hypothesis.settings.load_profile("podlane")
 
 

@@ -66,8 +66,17 @@ def imports(path: Path) -> tuple[str, ...]:
     return tuple(_imports(path))
 
 
+def _statements(statement: ast.AST) -> Iterator[ast.AST]:
+    """Yield a statement and all statements in it, but no expressions, which are most of a module."""
+    yield statement
+    for blocks in ("body", "orelse", "handlers", "finalbody", "cases"):
+        block = getattr(statement, blocks, ())
+        for inner in block if isinstance(block, list) else ():
+            yield from _statements(inner)
+
+
 def _imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(parsed(path)):
+    for node in _statements(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:

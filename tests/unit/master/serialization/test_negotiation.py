@@ -54,10 +54,15 @@ def test_yaml_with_too_many_levels_is_rejected(content_type: str, depth: int) ->
     assert f"more than {MAX_DEPTH} levels" in error(content_type, indented)[1]
 
 
-@pytest.mark.parametrize("content_type", [*JSON_TYPES, *YAML_TYPES])
-@pytest.mark.parametrize("value", [{}, 1, [1], {"a": ""}])
-def test_json_with_too_many_values_is_rejected(content_type: str, value: Any) -> None:
+@pytest.mark.parametrize("value", [{}, [1], {"a": ""}])
+def test_json_with_too_many_values_of_any_type_is_rejected(value: Any) -> None:
     body = msgspec.json.encode({"a": [value] * MAX_VALUES})
+    assert error("application/json", body) == (413, f"the body has more than {MAX_VALUES} values")
+
+
+@pytest.mark.parametrize("content_type", [*JSON_TYPES, *YAML_TYPES])
+def test_json_with_too_many_values_is_rejected(content_type: str) -> None:
+    body = msgspec.json.encode({"a": [1] * MAX_VALUES})
     assert error(content_type, body) == (413, f"the body has more than {MAX_VALUES} values")
     text = ["," * MAX_VALUES]
     assert decode(content_type, msgspec.json.encode(text)) == text
