@@ -32,13 +32,13 @@ def test_field_of_a_message_without_a_python_type_is_a_string() -> None:
     assert (fields["diskName"], fields["readOnly"]) == ("string", "bool")
 
 
-@pytest.mark.parametrize("name", sorted(message_names()))
-def test_message_is_complete(name: str) -> None:
-    fields = message_fields(name)
-    numbers = [field.number for field in fields]
-    assert len(set(numbers)) == len(numbers)
-    assert len({field.name for field in fields}) == len(fields)
-    assert {field.type for field in fields} <= SCALARS | set(message_names())
+def test_every_message_has_unique_fields_of_known_types() -> None:
+    assert len(message_names()) > 300
+    for name in message_names():
+        fields = message_fields(name)
+        assert len({field.number for field in fields}) == len(fields), name
+        assert len({field.name for field in fields}) == len(fields), name
+        assert {field.type for field in fields} <= SCALARS | set(message_names()), name
 
 
 @pytest.mark.parametrize(

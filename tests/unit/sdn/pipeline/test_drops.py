@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from ipaddress import IPv4Address, IPv4Network
 
 import pytest
@@ -138,10 +139,9 @@ def test_every_reason_is_described_and_belongs_to_a_flow_or_a_table() -> None:
     )
 
 
-@pytest.mark.parametrize("reason", DropReason)
 @pytest.mark.parametrize("table", Table)
-def test_drop_flow_of_any_table_keeps_its_reason_and_owner(table: Table, reason: DropReason) -> None:
-    for category in CookieCategory:
+def test_drop_flow_of_any_table_keeps_its_reason_and_owner(table: Table) -> None:
+    for reason, category in itertools.product(DropReason, CookieCategory):
         cookie = make_cookie(category, 0xFFFFFFFF)
         flow = make_flow(table, Priority.NORMAL, ip(), cookie=cookie, drop=reason)
         assert drop_reason(flow.cookie) is reason
