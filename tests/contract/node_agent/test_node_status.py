@@ -33,7 +33,7 @@ THEIRS = Condition(type="NetworkUnavailable", status="False", reason="Routes", m
 
 
 @dataclass
-class World:
+class Cluster:
     server: ApiServer
     admin: Client
     node: Client
@@ -71,13 +71,13 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-async def world(server: ApiServer, tmp_path: Path) -> AsyncIterator[World]:
+async def cluster(server: ApiServer, tmp_path: Path) -> AsyncIterator[Cluster]:
     config = Kubeconfig.load(server.kubeconfig)
     async with Client(config) as admin:
         path = tmp_path / "node"
         path.write_text(await node_kubeconfig(admin, config, "n1"))
         async with Client(Kubeconfig.load(path)) as node:
-            yield World(server, admin, node, tmp_path)
+            yield Cluster(server, admin, node, tmp_path)
 
 
 @asynccontextmanager
@@ -106,100 +106,100 @@ def ready(node: Node) -> str:
     return next(condition.status for condition in node.status.conditions if condition.type == "Ready")
 
 
-async def test_node_registers_and_writes_only_changes(world: World) -> None:
-    node_object = world.registered_node()
+async def test_node_registers_and_writes_only_changes(cluster: Cluster) -> None:
+    node_object = cluster.registered_node()
     async with running(node_object.informer.run()):
         await node_object.update(HOST_FACTS, NodeHealth("starting"), now())
-        first = await world.shown()
+        first = await cluster.shown()
         assert (ready(first), first.spec.taints[:1]) == ("False", SELF.taints)
         await node_object.update(HOST_FACTS, NodeHealth(""), now())
-        await until(world.is_well)
-        second = await world.shown()
+        await until(cluster.is_well)
+        second = await cluster.shown()
         assert ready(second) == "True"
         await node_object.update(HOST_FACTS, NodeHealth(""), now())
-        assert await world.shown() == second
+        assert await cluster.shown() == second
         await node_object.update(HOST_FACTS, NodeHealth("", Pressure(disk=True)), now())
-        assert await world.shown() != second
+        assert await cluster.shown() != second
     begun = ["Starting", "NodeHasSufficientMemory", "NodeHasNoDiskPressure", "NodeHasSufficientPID"]
-    assert [reason for reason, _ in world.events] == [*begun, "NodeReady", "NodeHasDiskPressure"]
+    assert [reason for reason, _ in cluster.events] == [*begun, "NodeReady", "NodeHasDiskPressure"]
 
 
-async def test_node_status_keeps_foreign_fields_and_corrects_own_ones(world: World) -> None:
-    node_object = world.registered_node()
+async def test_node_status_keeps_foreign_fields_and_corrects_own_ones(cluster: Cluster) -> None:
+    node_object = cluster.registered_node()
     async with running(node_object.informer.run()):
         await node_object.update(HOST_FACTS, NodeHealth(""), now())
-        node = await world.shown()
+        node = await cluster.shown()
         others = replace(node.status, conditions=(THEIRS,), addresses=())
-        await world.admin.update_status(replace(node, status=others))
+        await cluster.admin.update_status(replace(node, status=others))
 
         async def mended() -> bool:
             await node_object.update(HOST_FACTS, NodeHealth(""), now())
-            stored = await world.shown()
+            stored = await cluster.shown()
             return {condition.type for condition in stored.status.conditions} >= {"Ready", THEIRS.type} and bool(
                 stored.status.addresses
             )
 
         await until(mended)
-        assert THEIRS in (await world.shown()).status.conditions
+        assert THEIRS in (await cluster.shown()).status.conditions
 
 
-async def test_restarted_agent_finds_its_node_and_reports_a_reboot(world: World) -> None:
-    await world.registered_node().update(HOST_FACTS, NodeHealth(""), now())
-    before = await world.shown()
-    await world.admin.patch(Node, "n1", "", {"metadata": {"labels": {"kubernetes.io/arch": "vax", "disk": "ssd"}}})
-    await world.registered_node().update(changed(HOST_FACTS, boot_id="b2"), NodeHealth(""), now())
-    after = await world.shown()
+async def test_restarted_agent_finds_its_node_and_reports_a_reboot(cluster: Cluster) -> None:
+    await cluster.registered_node().update(HOST_FACTS, NodeHealth(""), now())
+    before = await cluster.shown()
+    await cluster.admin.patch(Node, "n1", "", {"metadata": {"labels": {"kubernetes.io/arch": "vax", "disk": "ssd"}}})
+    await cluster.registered_node().update(changed(HOST_FACTS, boot_id="b2"), NodeHealth(""), now())
+    after = await cluster.shown()
     assert after.metadata.uid == before.metadata.uid
     assert (after.metadata.labels["kubernetes.io/arch"], after.metadata.labels["disk"]) == ("amd64", "ssd")
     assert after.status.node_info is not None
     assert after.status.node_info.boot_id == "b2"
-    assert ("Rebooted", "Node n1 has been rebooted, boot id: b2") in world.events
+    assert ("Rebooted", "Node n1 has been rebooted, boot id: b2") in cluster.events
 
 
-async def test_deleted_node_registers_again(world: World) -> None:
-    node_object = world.registered_node()
+async def test_deleted_node_registers_again(cluster: Cluster) -> None:
+    node_object = cluster.registered_node()
     async with running(node_object.informer.run()):
         await node_object.update(HOST_FACTS, NodeHealth(""), now())
-        first = (await world.shown()).metadata.uid
+        first = (await cluster.shown()).metadata.uid
         await until(lambda: _holds(bool(node_object.informer.items)))
-        await world.admin.delete(Node, "n1")
+        await cluster.admin.delete(Node, "n1")
         await until(lambda: _holds(not node_object.informer.items))
         await node_object.update(HOST_FACTS, NodeHealth(""), now())
-        assert (await world.shown()).metadata.uid != first
+        assert (await cluster.shown()).metadata.uid != first
 
 
 async def _holds(value: bool) -> bool:
     return value
 
 
-async def test_node_is_ready_while_it_renews_its_lease(world: World) -> None:
-    node_object = world.registered_node()
-    lease_controller = LeaseController(world.node, SELF, node_object, 0.2)
+async def test_node_is_ready_while_it_renews_its_lease(cluster: Cluster) -> None:
+    node_object = cluster.registered_node()
+    lease_controller = LeaseController(cluster.node, SELF, node_object, 0.2)
     async with running(node_object.informer.run()):
         async with running(lease_controller.loop.run()):
             await node_object.update(HOST_FACTS, NodeHealth(""), now())
-            uid = (await world.shown()).metadata.uid
+            uid = (await cluster.shown()).metadata.uid
 
             async def renewed_often() -> bool:
-                lease = await world.lease()
+                lease = await cluster.lease()
                 return lease is not None and int(lease.metadata.resource_version) > begin + 15
 
-            begin = int((await world.shown()).metadata.resource_version)
+            begin = int((await cluster.shown()).metadata.resource_version)
             await until(renewed_often)  # Three seconds of renewals, against a patience of two.
-            assert ready(await world.shown()) == "True"
-            lease = await world.lease()
+            assert ready(await cluster.shown()) == "True"
+            lease = await cluster.lease()
             assert lease is not None
             assert [owner.uid for owner in lease.metadata.owner_references] == [uid]
-        await until(lambda: _is("Unknown", world))
+        await until(lambda: _is("Unknown", cluster))
         await node_object.update(HOST_FACTS, NodeHealth(""), now())
-        await until(lambda: _is("True", world))
-    await world.admin.delete(Node, "n1")
+        await until(lambda: _is("True", cluster))
+    await cluster.admin.delete(Node, "n1")
 
     async def gone() -> bool:
-        return await world.lease() is None
+        return await cluster.lease() is None
 
     await until(gone)
 
 
-async def _is(status: str, world: World) -> bool:
-    return ready(await world.shown()) == status
+async def _is(status: str, cluster: Cluster) -> bool:
+    return ready(await cluster.shown()) == status

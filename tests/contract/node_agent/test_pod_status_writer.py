@@ -55,7 +55,7 @@ def status(phase: str = "Running", address: str = "10.128.0.2", reason: str = ""
 
 
 @dataclass
-class World:
+class Cluster:
     """A master with one pod on node n1, and the node's writer."""
 
     server: ApiServer
@@ -97,14 +97,14 @@ def server(tmp_path: Path) -> Iterator[ApiServer]:
 
 
 @pytest.fixture
-async def world(server: ApiServer, tmp_path: Path) -> AsyncIterator[World]:
+async def cluster(server: ApiServer, tmp_path: Path) -> AsyncIterator[Cluster]:
     config = Kubeconfig.load(server.kubeconfig)
     async with Client(config) as admin:
         path = tmp_path / "node"
         path.write_text(await node_kubeconfig(admin, config, "n1"))
         async with Client(Kubeconfig.load(path)) as node:
             await node.create(Node(metadata=ObjectMeta(name="n1")))
-            yield World(server, admin, node)
+            yield Cluster(server, admin, node)
 
 
 @asynccontextmanager
@@ -118,16 +118,16 @@ async def running(writer: StatusManager) -> AsyncIterator[None]:
             await task
 
 
-async def test_pod_status_patch_writes_own_fields_and_removes_stale_ones(world: World) -> None:
-    pod = await world.make()
+async def test_pod_status_patch_writes_own_fields_and_removes_stale_ones(cluster: Cluster) -> None:
+    pod = await cluster.make()
     gated = replace(pod, status=replace(pod.status, conditions=(GATE,), nominated_node_name="n9"))
-    await world.admin.update_status(gated)
-    writer = world.writer()
+    await cluster.admin.update_status(gated)
+    writer = cluster.writer()
     async with running(writer):
         writer.set_status(replace(pod, status=status("Pending", "10.128.0.9", reason="FailedCreatePodSandBox")))
-        await world.until(lambda actual: actual is not None and actual.status.pod_ip == "10.128.0.9")
+        await cluster.until(lambda actual: actual is not None and actual.status.pod_ip == "10.128.0.9")
         writer.set_status(replace(pod, status=status()))
-        actual = await world.until(lambda actual: actual is not None and actual.status.phase == "Running")
+        actual = await cluster.until(lambda actual: actual is not None and actual.status.phase == "Running")
     assert actual is not None
     assert replace(actual.status, conditions=()) == replace(status(), conditions=(), nominated_node_name="n9")
     assert sorted(actual.status.conditions, key=lambda condition: condition.type) == sorted(
@@ -135,43 +135,43 @@ async def test_pod_status_patch_writes_own_fields_and_removes_stale_ones(world: 
     )
 
 
-async def test_overwritten_pod_status_is_corrected(world: World) -> None:
-    pod = await world.make()
-    writer = world.writer()
+async def test_overwritten_pod_status_is_corrected(cluster: Cluster) -> None:
+    pod = await cluster.make()
+    writer = cluster.writer()
     async with running(writer):
         writer.set_status(replace(pod, status=status()))
-        actual = await world.until(lambda actual: actual is not None and actual.status.phase == "Running")
+        actual = await cluster.until(lambda actual: actual is not None and actual.status.phase == "Running")
         assert actual is not None
-        world.shown = {pod.metadata.uid: actual}
-        changed = await world.admin.update_status(replace(actual, status=replace(actual.status, phase="Failed")))
-        world.shown = {pod.metadata.uid: changed}
+        cluster.shown = {pod.metadata.uid: actual}
+        changed = await cluster.admin.update_status(replace(actual, status=replace(actual.status, phase="Failed")))
+        cluster.shown = {pod.metadata.uid: changed}
         writer.loop.wake()
-        await world.until(lambda actual: actual is not None and actual.status.phase == "Running")
+        await cluster.until(lambda actual: actual is not None and actual.status.phase == "Running")
 
 
-async def test_unchanged_pod_status_is_not_written_again(world: World) -> None:
-    pod = await world.make()
-    await world.admin.update_status(replace(pod, status=replace(pod.status, conditions=(GATE,))))
-    writer = world.writer()
+async def test_unchanged_pod_status_is_not_written_again(cluster: Cluster) -> None:
+    pod = await cluster.make()
+    await cluster.admin.update_status(replace(pod, status=replace(pod.status, conditions=(GATE,))))
+    writer = cluster.writer()
     async with running(writer):
         writer.set_status(replace(pod, status=status()))
-        actual = await world.until(lambda actual: actual is not None and actual.status.phase == "Running")
+        actual = await cluster.until(lambda actual: actual is not None and actual.status.phase == "Running")
         assert actual is not None
-        world.shown = {pod.metadata.uid: actual}
-        other = await world.admin.create(Pod(metadata=ObjectMeta(name="other", namespace="default"), spec=SPEC))
-        world.shown[other.metadata.uid] = other
+        cluster.shown = {pod.metadata.uid: actual}
+        other = await cluster.admin.create(Pod(metadata=ObjectMeta(name="other", namespace="default"), spec=SPEC))
+        cluster.shown[other.metadata.uid] = other
         writer.set_status(replace(other, status=status("Failed")))
         async with asyncio.timeout(SECONDS):
-            while (await world.admin.get(Pod, "other", "default")).status.phase != "Failed":
+            while (await cluster.admin.get(Pod, "other", "default")).status.phase != "Failed":
                 await asyncio.sleep(0.02)
-    assert await world.pod() == actual
+    assert await cluster.pod() == actual
 
 
-async def test_final_pod_status_is_written_before_deletion(world: World) -> None:
-    pod = await world.make()
-    watch = world.admin.watch(Pod, pod.metadata.resource_version)
-    await world.admin.delete(Pod, "web", "default", grace_seconds=30)
-    writer = world.writer()
+async def test_final_pod_status_is_written_before_deletion(cluster: Cluster) -> None:
+    pod = await cluster.make()
+    watch = cluster.admin.watch(Pod, pod.metadata.resource_version)
+    await cluster.admin.delete(Pod, "web", "default", grace_seconds=30)
+    writer = cluster.writer()
     async with running(writer), asyncio.timeout(SECONDS):
         writer.delete_pod(pod)
         writer.set_status(replace(pod, status=status("Failed")))
@@ -187,11 +187,11 @@ async def _until_deleted(watch: AsyncIterator[Event[Pod]]) -> AsyncIterator[Even
             return
 
 
-async def test_newest_status_and_deletion_are_sent_once_the_master_returns(world: World) -> None:
-    pod = await world.make()
-    await world.admin.delete(Pod, "web", "default", grace_seconds=30)
-    world.server.stop()
-    writer = world.writer()
+async def test_newest_status_and_deletion_are_sent_once_the_master_returns(cluster: Cluster) -> None:
+    pod = await cluster.make()
+    await cluster.admin.delete(Pod, "web", "default", grace_seconds=30)
+    cluster.server.stop()
+    writer = cluster.writer()
     async with running(writer):
         writer.set_status(replace(pod, status=status("Running")))
         writer.set_status(replace(pod, status=status("Failed")))
@@ -199,14 +199,14 @@ async def test_newest_status_and_deletion_are_sent_once_the_master_returns(world
         async with asyncio.timeout(SECONDS):
             while not writer.loop.failures:
                 await asyncio.sleep(0.02)
-        world.server.start()
-        await world.until(lambda actual: actual is None)
+        cluster.server.start()
+        await cluster.until(lambda actual: actual is None)
 
 
-async def test_pod_is_not_deleted_while_its_status_cannot_be_written(world: World) -> None:
-    pod = await world.make()
-    await world.admin.delete(Pod, "web", "default", grace_seconds=30)
-    writer = world.writer()
+async def test_pod_is_not_deleted_while_its_status_cannot_be_written(cluster: Cluster) -> None:
+    pod = await cluster.make()
+    await cluster.admin.delete(Pod, "web", "default", grace_seconds=30)
+    writer = cluster.writer()
     bad = replace(status("Failed"), conditions=(Condition(type="Ready", status="True", observed_generation="x"),))  # type: ignore[arg-type]
     async with running(writer):
         writer.set_status(replace(pod, status=bad))
@@ -214,20 +214,20 @@ async def test_pod_is_not_deleted_while_its_status_cannot_be_written(world: Worl
         async with asyncio.timeout(SECONDS):
             while writer.loop.failures < 2:
                 await asyncio.sleep(0.02)
-        assert await world.pod() is not None
+        assert await cluster.pod() is not None
         writer.set_status(replace(pod, status=status("Failed")))
-        await world.until(lambda actual: actual is None)
+        await cluster.until(lambda actual: actual is None)
 
 
-async def test_another_pod_of_the_same_name_is_not_changed(world: World) -> None:
-    pod = await world.make()
-    await world.admin.delete(Pod, "web", "default", grace_seconds=0)
-    successor = await world.make()
-    writer = world.writer()
+async def test_another_pod_of_the_same_name_is_not_changed(cluster: Cluster) -> None:
+    pod = await cluster.make()
+    await cluster.admin.delete(Pod, "web", "default", grace_seconds=0)
+    successor = await cluster.make()
+    writer = cluster.writer()
     async with running(writer):
         writer.set_status(replace(pod, status=status("Failed")))
         writer.delete_pod(pod)
         async with asyncio.timeout(SECONDS):
             while writer.is_deleting(pod.metadata.uid):
                 await asyncio.sleep(0.02)
-    assert await world.pod() == successor
+    assert await cluster.pod() == successor

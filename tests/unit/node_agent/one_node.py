@@ -23,7 +23,7 @@ from node_agent.network.sdn import SdnNetwork
 from node_agent.probes.prober import Prober
 from node_agent.volumes import mounts
 from tests.testbed.docker.fake import FakeDocker
-from tests.unit.node_agent.world import FakeSdnDaemon
+from tests.unit.node_agent.fake_host import FakeSdnDaemon
 
 SECONDS = 6.0
 TEXT = """\

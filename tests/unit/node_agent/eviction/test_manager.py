@@ -25,7 +25,7 @@ from node_agent.volumes.paths import volume_dir
 from tests.testbed.docker.fake import AgentKilled
 from tests.testbed.node.events import FakeEventRecorder
 from tests.unit.node_agent.examples import NOW, UID, make_pod
-from tests.unit.node_agent.world import World, world
+from tests.unit.node_agent.fake_host import FakeHost, fake_host
 
 POLITE = """image: toolbox, command: ["trap 'exit 7' TERM"]"""
 PAIR = make_pod(f"[{{name: main, {POLITE}}}, {{name: side, {POLITE}}}]", "  volumes: [{name: v, emptyDir: {}}]")
@@ -36,14 +36,14 @@ LIMITED = make_pod(
 GONE = {"containers": [], "inside": [], "attached": [], "directories": [], "phase": "Failed", "restarts": [0, 0]}
 
 
-def is_cleared(host: World) -> bool:
+def is_cleared(host: FakeHost) -> bool:
     return not host.docker.held and not host.switch.attached and not host.remaining()["directories"]
 
 
 async def test_agent_killed_during_eviction_leaves_nothing_of_the_pod(tmp_path: Path) -> None:
     calls, number = 100, 1
     while number <= calls:
-        async with world(tmp_path / str(number)) as host:
+        async with fake_host(tmp_path / str(number)) as host:
             await host.live(PAIR, lambda: host.status.phase == "Running" and len(host.restarts()) == 2)
             before = host.docker.calls
             host.status = evicted_status(host.status, "words", NOW)
@@ -80,7 +80,7 @@ class Evicting:
 
 
 @asynccontextmanager
-async def evicting(host: World, worker: PodWorker, hard: str = "", **more: Any) -> AsyncIterator[Evicting]:
+async def evicting(host: FakeHost, worker: PodWorker, hard: str = "", **more: Any) -> AsyncIterator[Evicting]:
     """Run an eviction manager for a worker whose pod runs. At the end, wait until an evicted pod is cleaned up."""
 
     async def reclaim() -> None:
@@ -122,7 +122,7 @@ async def evicting(host: World, worker: PodWorker, hard: str = "", **more: Any) 
 
 
 async def test_pod_over_its_ephemeral_storage_limit_is_evicted(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host, evicting(host, host.worker(LIMITED)) as eviction:
+    async with fake_host(tmp_path / "w") as host, evicting(host, host.worker(LIMITED)) as eviction:
         await eviction.manager.enforce_disk_limits()
         assert host.status.phase == "Running"
         main = host.docker.running("main")
@@ -140,7 +140,7 @@ def fill(volume: Path) -> None:
 
 
 async def test_volume_contents_are_measured(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host, evicting(host, host.worker(LIMITED)) as eviction:
+    async with fake_host(tmp_path / "w") as host, evicting(host, host.worker(LIMITED)) as eviction:
         fill(Path(volume_dir(pod_dir(host.host, UID), LIMITED.spec.volumes[0])))
         await eviction.manager.enforce_disk_limits()
         assert host.status.message == 'Usage of EmptyDir volume "v" exceeds the limit "64Ki". '
@@ -148,7 +148,7 @@ async def test_volume_contents_are_measured(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("signal", SIGNALS)
 async def test_pressure_is_reported_and_a_pod_is_evicted(tmp_path: Path, signal: str) -> None:
-    async with world(tmp_path / "w") as host, evicting(host, host.worker(LIMITED), f"{signal}<100%") as eviction:
+    async with fake_host(tmp_path / "w") as host, evicting(host, host.worker(LIMITED), f"{signal}<100%") as eviction:
         await eviction.manager.synchronize()
         assert host.status.reason == "Evicted"
         assert host.status.message.startswith(f"The node was low on resource: {SIGNALS[signal][0]}. Threshold")
@@ -162,7 +162,7 @@ async def test_soft_eviction_waits_and_keeps_the_pods_grace_period(tmp_path: Pat
     soft = {"eviction_soft": "memory.available<100%", "eviction_soft_grace_period": "memory.available=0.1s"}
     slow = replace(LIMITED, spec=replace(LIMITED.spec, termination_grace_period_seconds=7))
     async with (
-        world(tmp_path / "w") as host,
+        fake_host(tmp_path / "w") as host,
         evicting(host, host.worker(slow), eviction_max_pod_grace_period=5, **soft) as eviction,
     ):
         await eviction.manager.synchronize()
@@ -176,7 +176,10 @@ async def test_soft_eviction_waits_and_keeps_the_pods_grace_period(tmp_path: Pat
 
 
 async def test_nothing_is_evicted_without_pressure(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host, evicting(host, host.worker(LIMITED), "memory.available<1") as eviction:
+    async with (
+        fake_host(tmp_path / "w") as host,
+        evicting(host, host.worker(LIMITED), "memory.available<1") as eviction,
+    ):
         await eviction.manager.synchronize()
         assert host.status.phase == "Running"
         assert eviction.pressure == Pressure()

@@ -28,7 +28,7 @@ from tests.testbed.docker.fake import AgentKilled, FakeDocker
 from tests.testbed.fault_injection import INJECTOR
 from tests.testbed.node.events import FakeEventRecorder
 from tests.unit.node_agent.examples import NOW, UID, make_pod
-from tests.unit.node_agent.world import FakeSdnDaemon
+from tests.unit.node_agent.fake_host import FakeSdnDaemon
 
 WEB = make_pod()
 HOST = HostInfo("/nowhere", 8 << 30, -1000)

@@ -24,7 +24,7 @@ from node_agent.runtime.pod_files import make_pod_dir, write_resolv_conf
 from node_agent.runtime.spec import ContainerInputs, container_config, sandbox_config
 from reconcile.errors import NotReady, Refused
 from tests.unit.node_agent.examples import SANDBOX, UID, make_pod, make_sandbox, with_status
-from tests.unit.node_agent.world import world
+from tests.unit.node_agent.fake_host import fake_host
 
 DOMAIN = "cluster.local"
 HOST = HostInfo("/pods", 8 << 30, -1000)
@@ -184,7 +184,7 @@ async def test_configured_cluster_dns_overrides_the_networks(
         async def attach(self, _: AttachRequest) -> Attachment:
             return Attachment("10.128.0.2/23", "10.128.0.1", "", 1450, "v", network)
 
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         of_host = tmp_path / "resolv.conf"
         of_host.write_text("nameserver 192.0.2.1\n")
         host.network = Network()

@@ -12,21 +12,21 @@ from node_agent.network.dns import hosts_file_content
 from node_agent.network.plugin import NoNetwork
 from node_agent.runtime.container_gc import SandboxGC
 from tests.unit.node_agent.examples import UID, make_pod
-from tests.unit.node_agent.world import World, world
+from tests.unit.node_agent.fake_host import FakeHost, fake_host
 
 FIELD = "env: [{name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]"
 
 
-def ready(host: World) -> bool:
+def ready(host: FakeHost) -> bool:
     return any(condition.type == "Ready" and condition.status == "True" for condition in host.status.conditions)
 
 
-def hosts_of(host: World) -> str:
+def hosts_of(host: FakeHost) -> str:
     return Path(etc_hosts_path(host.host, UID)).read_text()
 
 
 async def test_pod_that_needs_no_address_is_ready_without_a_network(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         host.network = NoNetwork()
         await host.live(make_pod(), lambda: ready(host))
         assert (host.status.pod_ip, host.status.pod_ips, host.status.reason) == ("", (), "")
@@ -43,7 +43,7 @@ async def test_pod_that_needs_no_address_is_ready_without_a_network(tmp_path: Pa
     ],
 )
 async def test_pod_that_needs_an_address_reports_the_missing_network(tmp_path: Path, pod: Pod, field: str) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         host.network = NoNetwork()
         await host.live(pod, lambda: host.status.phase == "Running")
         assert not ready(host)

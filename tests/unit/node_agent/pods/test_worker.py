@@ -29,7 +29,7 @@ from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import Gone, NotReady, Refused
 from tests.testbed.docker.fake import FakeDocker
 from tests.unit.node_agent.examples import make_pod
-from tests.unit.node_agent.world import POLLS, World, kill_anywhere, world
+from tests.unit.node_agent.fake_host import POLLS, FakeHost, fake_host, kill_anywhere
 
 PAIR = make_pod("[{name: main, image: toolbox}, {name: side, image: toolbox}]", "  volumes: [{name: v, emptyDir: {}}]")
 SOON = make_pod(spec="  terminationGracePeriodSeconds: 0")
@@ -53,55 +53,55 @@ STEPS_ONCE = make_pod(
 NEWER = replace(SOON, spec=replace(SOON.spec, containers=(replace(SOON.spec.containers[0], image="toolbox:2"),)))
 
 
-async def started(host: World) -> None:
+async def started(host: FakeHost) -> None:
     await host.live(
         PAIR, lambda: host.status.phase == "Running" and all(r.ready for r in host.status.container_statuses)
     )
 
 
-async def crashed(host: World) -> None:
+async def crashed(host: FakeHost) -> None:
     """A container exits once and is started again at once."""
     await host.once("runs", lambda: started(host))
     await host.once("ended", lambda: host.end("main", 1))
     await host.live(PAIR, lambda: host.restarts() == [1, 0])
 
 
-async def sandbox_lost(host: World) -> None:
+async def sandbox_lost(host: FakeHost) -> None:
     """The sandbox is killed by another program; all containers start in a new one."""
     await host.once("runs", lambda: started(host))
     await host.once("lost", lambda: host.end("POD", 137))
     await host.live(PAIR, lambda: host.restarts() == [1, 1])
 
 
-async def done(host: World) -> None:
+async def done(host: FakeHost) -> None:
     """A container does its work and exits."""
     await host.live(ONCE, lambda: host.status.phase == "Succeeded")
 
 
-async def initialized(host: World) -> None:
+async def initialized(host: FakeHost) -> None:
     """Init containers exit one after the other; the sidecar keeps running."""
     await host.live(STEPS, lambda: host.status.phase == "Running")
 
 
-async def reinitialized(host: World) -> None:
+async def reinitialized(host: FakeHost) -> None:
     """The sandbox is killed by another program; the init containers run again."""
     await host.once("runs", lambda: initialized(host))
     await host.once("lost", lambda: host.end("POD", 137))
     await host.live(STEPS, lambda: host.restarts() == [1, 1])
 
 
-async def done_next_to_a_sidecar(host: World) -> None:
+async def done_next_to_a_sidecar(host: FakeHost) -> None:
     """The work is done, and the sidecar is stopped."""
     await host.live(STEPS_ONCE, lambda: host.status.phase == "Succeeded")
 
 
-async def changed_image(host: World) -> None:
+async def changed_image(host: FakeHost) -> None:
     """The pod gets another image while it runs."""
     await host.once("runs", lambda: host.live(SOON, lambda: host.status.phase == "Running"))
     await host.live(NEWER, lambda: host.restarts() == [1])
 
 
-async def deleted(host: World) -> None:
+async def deleted(host: FakeHost) -> None:
     """The pod is deleted."""
     await host.once("runs", lambda: host.live(SOON, lambda: host.status.phase == "Running"))
     if not host.terminated:
@@ -123,13 +123,13 @@ SCENARIOS = [
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 async def test_agent_killed_after_any_call_reaches_the_same_state(
-    scenario: Callable[[World], Awaitable[None]], tmp_path: Path
+    scenario: Callable[[FakeHost], Awaitable[None]], tmp_path: Path
 ) -> None:
     await kill_anywhere(scenario, tmp_path)
 
 
 async def test_image_removed_while_waiting_for_the_network_is_reported_missing(tmp_path: Path) -> None:
-    async with world(tmp_path / "host") as host:
+    async with fake_host(tmp_path / "host") as host:
         host.switch.unavailable = True
 
         def is_waiting_for_its_image() -> bool:
@@ -144,7 +144,7 @@ async def test_image_removed_while_waiting_for_the_network_is_reported_missing(t
 
 
 async def test_pod_waits_for_an_unavailable_network_with_a_reason(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         host.switch.unavailable = True
         await host.live(SOON, lambda: bool(host.status.reason))
         assert (host.status.phase, host.status.reason) == ("Pending", "FailedCreatePodSandBox")
@@ -162,7 +162,7 @@ def directory_for(file: str) -> Path:
 
 
 async def test_hosts_file_write_is_retried(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         path, polls = directory_for(etc_hosts_path(host.host, make_pod().metadata.uid)), count()
 
         def runs() -> bool:
@@ -177,7 +177,7 @@ async def test_hosts_file_write_is_retried(tmp_path: Path) -> None:
 
 
 async def test_unreachable_docker_changes_no_running_pod(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await started(host)
         before = host.remaining()
         host.docker.trouble = NotReady("Docker does not answer")
@@ -193,7 +193,7 @@ async def test_pod_past_its_active_deadline_ends_gracefully_and_fails(tmp_path: 
     pod = make_pod(
         """[{name: main, image: toolbox, command: ["trap 'exit 7' TERM"]}]""", "  activeDeadlineSeconds: 3600"
     )
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(pod, lambda: host.status.phase == "Running")
         host.status = replace(host.status, start_time="2026-01-01T00:00:00Z")
         await host.live(pod, lambda: host.status.phase == "Failed")
@@ -209,7 +209,7 @@ async def test_pod_past_its_active_deadline_ends_gracefully_and_fails(tmp_path: 
 
 async def test_active_deadline_ends_a_pod_on_time(tmp_path: Path) -> None:
     pod = make_pod(spec="  activeDeadlineSeconds: 1\n  terminationGracePeriodSeconds: 0")
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(pod, lambda: host.status.phase == "Failed")
         assert host.status.reason == "DeadlineExceeded"
         assert len(host.docker.started) == 2
@@ -217,7 +217,7 @@ async def test_active_deadline_ends_a_pod_on_time(tmp_path: Path) -> None:
 
 async def test_container_violating_run_as_non_root_waits_with_a_reason(tmp_path: Path) -> None:
     pod = make_pod("[{name: main, image: toolbox, securityContext: {runAsNonRoot: true}}]")
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(pod, lambda: bool(host.status.container_statuses))
         state = host.status.container_statuses[0].state.waiting
         assert state is not None
@@ -232,7 +232,7 @@ async def test_image_pull_tries_the_pods_credentials_and_then_none(tmp_path: Pat
         metadata=ObjectMeta(name="p", namespace="red"),
         data={".dockerconfigjson": msgspec.json.encode({"auths": auths})},
     )
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         host.docker.pulls["r.io/a:1"] = None
         host.docker.passwords["r.io/a:1"] = Credential("him", "other")
         host.objects.put(secret)
@@ -252,7 +252,7 @@ LOUD = '{name: NAME, image: toolbox, command: ["echo help; exit 3"], termination
 async def test_termination_message_is_a_file_or_the_end_of_the_log(tmp_path: Path) -> None:
     container_texts = (LOUD.replace("NAME", name).replace("POLICY", how) for name, how in WORDS.items())
     pod = make_pod(f"[{', '.join(container_texts)}]", "  restartPolicy: Never")
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(pod, lambda: host.status.phase == "Failed")
         messages = {
             status.name: status.state.terminated.message
@@ -267,7 +267,7 @@ WORDS = {"main": "File", "side": "FallbackToLogsOnError"}
 
 async def test_container_gets_its_grace_period_and_one_stop_signal(tmp_path: Path) -> None:
     pod = make_pod("""[{name: main, image: toolbox, command: ["trap 'exit 7' TERM"]}]""")
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(pod, lambda: host.status.phase == "Running")
         await host.live(pod, lambda: host.terminated, leave=True)
         assert [signal for signal in host.docker.signals if signal[0] == "main"] == [("main", "SIGTERM")]
@@ -283,7 +283,7 @@ async def test_container_gets_the_whole_requested_grace_period(tmp_path: Path) -
     deleted_metadata = replace(
         pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600
     )
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(pod, lambda: host.status.phase == "Running")
         await host.live(replace(pod, metadata=deleted_metadata), lambda: bool(host.docker.signals))
         assert host.docker.signals == [("main", "SIGTERM")]
@@ -294,7 +294,7 @@ async def test_container_gets_the_whole_requested_grace_period(tmp_path: Path) -
 
 async def test_pod_without_an_object_has_two_seconds_to_end(tmp_path: Path) -> None:
     pod = from_api_server(make_pod(spec="  terminationGracePeriodSeconds: 600"))
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(pod, lambda: host.status.phase == "Running")
         await host.live(pod, lambda: host.terminated, leave=True)
         assert host.docker.signals[:2] == [("main", "SIGTERM"), ("main", "SIGKILL")]
@@ -304,14 +304,14 @@ async def test_container_gets_its_own_stop_signal(tmp_path: Path) -> None:
     pod = make_pod(
         "[{name: main, image: toolbox, lifecycle: {stopSignal: SIGUSR1}}]", "  terminationGracePeriodSeconds: 1"
     )
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(pod, lambda: host.status.phase == "Running")
         await host.live(pod, lambda: host.terminated, leave=True)
         assert host.docker.signals[0] == ("main", "SIGUSR1")
 
 
 async def test_sandbox_that_lost_its_network_is_replaced(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await started(host)
         host.switch.rejected_sandboxes = set(host.switch.attached)
         await host.live(PAIR, lambda: host.restarts() == [1, 1])
@@ -326,7 +326,7 @@ START_EVENTS = [PRESENT, ("Created", "Container created", "main"), ("Started", "
 
 
 async def test_pod_lifecycle_emits_events(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(HERE, lambda: host.status.phase == "Running")
         assert host.recorded_events == START_EVENTS
         host.recorded_events.clear()
@@ -342,7 +342,7 @@ async def test_pod_lifecycle_emits_events(tmp_path: Path) -> None:
 
 
 async def test_missing_cluster_dns_emits_an_event(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         host.host = dataclasses.replace(host.host, cluster_dns=())
         await host.live(HERE, lambda: host.status.phase == "Running")
         [message] = [message for reason, message, _ in host.recorded_events if reason == "MissingClusterDNS"]
@@ -351,7 +351,7 @@ async def test_missing_cluster_dns_emits_an_event(tmp_path: Path) -> None:
 
 
 async def test_missing_pause_image_is_pulled(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         host.docker.images.remove("pause")
         host.docker.pulls["pause"] = Refused("Docker: pull access denied")
         denied = "Failed to create pod sandbox: Docker: pull access denied"
@@ -375,7 +375,7 @@ async def test_locally_built_pause_image_is_not_pulled() -> None:
 
 async def test_back_off_event_is_emitted_once_per_crash(tmp_path: Path) -> None:
     pod = make_pod('[{name: main, image: toolbox, command: ["exit 1"], imagePullPolicy: Never}]')
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         waiting = ("BackOff", "Back-off restarting failed container main in pod web_red(0b7c)", "main")
         await host.live(pod, lambda: waiting in host.recorded_events)
         assert host.recorded_events == [*START_EVENTS, *START_EVENTS, waiting]
@@ -385,7 +385,7 @@ async def test_missing_program_ends_a_pod_that_may_not_restart(tmp_path: Path) -
     pod = make_pod(
         '[{name: main, image: toolbox, command: ["/nowhere"], imagePullPolicy: Never}]', "  restartPolicy: Never"
     )
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(pod, lambda: host.status.phase == "Failed")
         end = host.status.container_statuses[0].state.terminated
         assert end is not None
@@ -394,7 +394,7 @@ async def test_missing_program_ends_a_pod_that_may_not_restart(tmp_path: Path) -
 
 async def test_image_pull_failure_is_reported(tmp_path: Path) -> None:
     pod = make_pod("[{name: main, image: nowhere, imagePullPolicy: IfNotPresent}]")
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         host.docker.pulls["nowhere"] = Refused("Docker: pull access denied")
         await host.live(pod, lambda: ("Failed", "Error: ErrImagePull", "main") in host.recorded_events)
         assert [(reason, message) for reason, message, _ in host.recorded_events[:3]] == [
@@ -410,7 +410,7 @@ async def test_terminating_pod_does_not_wait_for_its_image(tmp_path: Path, is_re
     deleted_metadata = replace(
         pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=600
     )
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         host.docker.silent.add("nowhere")
         worker = host.worker(pod)
         living = asyncio.create_task(host.run(worker))
@@ -429,7 +429,7 @@ async def test_terminating_pod_does_not_wait_for_its_image(tmp_path: Path, is_re
 
 async def test_missing_program_and_unavailable_network_are_reported(tmp_path: Path) -> None:
     pod = make_pod('[{name: main, image: toolbox, command: ["/nowhere"], imagePullPolicy: Never}]')
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         host.switch.unavailable = True
         message = "Failed to create pod sandbox: network: sdn: no subnet yet"
         await host.live(pod, lambda: ("FailedCreatePodSandBox", message, "") in host.recorded_events)
@@ -441,7 +441,7 @@ async def test_missing_program_and_unavailable_network_are_reported(tmp_path: Pa
 
 
 async def test_sandbox_start_is_retried_with_back_off(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         sandbox, pod = host.sandbox(), make_pod()
         make_pod_dir(host.host, pod.metadata.uid)
         actions, delays = PodActions(sandbox_attempt=0), []

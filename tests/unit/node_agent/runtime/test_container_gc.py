@@ -14,7 +14,7 @@ from node_agent.runtime.container_gc import ContainerPolicy, SandboxGC, containe
 from node_agent.runtime.spec import sandbox_config
 from reconcile.errors import NotReady
 from tests.unit.node_agent.examples import NOW, UID, make_container, make_pod, make_sandbox
-from tests.unit.node_agent.world import World, world
+from tests.unit.node_agent.fake_host import FakeHost, fake_host
 
 WEB = make_pod()
 DEAD = [make_container(WEB, state="exited", restarts=number, ended=90 - number) for number in range(4)]
@@ -59,7 +59,7 @@ def test_older_sandbox_without_containers_is_removed() -> None:
     assert removed_ids([newest, replace(older, state="running")]) == []
 
 
-async def attached_sandbox(host: World, attempt: int) -> str:
+async def attached_sandbox(host: FakeHost, attempt: int) -> str:
     identity = await host.docker.create(sandbox_config(make_pod(), "pause", attempt, host.host))
     request = AttachRequest(sandbox=identity, netns="/proc/1/ns/net", namespace="red", name="web", runtime=NODE_AGENT)
     await host.network.attach(request)
@@ -67,7 +67,7 @@ async def attached_sandbox(host: World, attempt: int) -> str:
 
 
 async def test_only_sandboxes_missing_in_docker_are_detached(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         lost_sandbox, remaining_sandbox = await attached_sandbox(host, 0), await attached_sandbox(host, 1)
         await host.docker.remove(lost_sandbox)
         await SandboxGC(host.docker, host.network).collect()
@@ -75,7 +75,7 @@ async def test_only_sandboxes_missing_in_docker_are_detached(tmp_path: Path) -> 
 
 
 async def test_sandbox_created_meanwhile_is_not_detached(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         lost_sandbox = await attached_sandbox(host, 0)
         await host.docker.remove(lost_sandbox)
         created: list[str] = []
@@ -91,7 +91,7 @@ async def test_sandbox_created_meanwhile_is_not_detached(tmp_path: Path) -> None
 
 
 async def test_nothing_is_detached_while_docker_is_unreachable(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         identity = await attached_sandbox(host, 0)
         host.docker.trouble = NotReady("Docker does not answer")
         with pytest.raises(NotReady):

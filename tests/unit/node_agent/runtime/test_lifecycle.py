@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from api.core.pod import Pod, PodSpec
 from api.meta.types import ObjectMeta
 from tests.unit.node_agent.examples import UID, make_pod
-from tests.unit.node_agent.world import World, kill_anywhere, world
+from tests.unit.node_agent.fake_host import FakeHost, fake_host, kill_anywhere
 
 POLITE = """command: ["trap 'exit 0' TERM"]"""
 FIRST = "periodSeconds: 1, failureThreshold: 1"
@@ -39,42 +39,42 @@ REBUFFED = probed(hook("postStart", "exit 1"), spec="  restartPolicy: Never")
 LEAVING = probed(hook("preStop", "echo bye"))
 
 
-def waiting(host: World) -> str:
+def waiting(host: FakeHost) -> str:
     state = host.status.container_statuses[0].state if host.status.container_statuses else None
     return state.waiting.reason if state is not None and state.waiting is not None else ""
 
 
-def is_ready(host: World) -> bool:
+def is_ready(host: FakeHost) -> bool:
     return any(condition.type == "Ready" and condition.status == "True" for condition in host.status.conditions)
 
 
-async def healthy(host: World) -> None:
+async def healthy(host: FakeHost) -> None:
     """Every probe succeeds."""
     await host.live(HEALTHY, lambda: is_ready(host))
 
 
-async def unhealthy(host: World) -> None:
+async def unhealthy(host: FakeHost) -> None:
     """The liveness probe fails; the container restarts at once although it exited with 0, fails again, and waits."""
     await host.live(SICK, lambda: waiting(host) == "CrashLoopBackOff")
 
 
-async def startup_failed(host: World) -> None:
+async def startup_failed(host: FakeHost) -> None:
     """The startup probe fails, and the container does not restart."""
     await host.live(NEVER_UP, lambda: host.status.phase == "Succeeded")
 
 
-async def post_start_ran(host: World) -> None:
+async def post_start_ran(host: FakeHost) -> None:
     """The postStart hook runs before the next container starts."""
     await host.live(GREETED, lambda: is_ready(host))
     assert ("main", "exit 0") in host.docker.executed
 
 
-async def post_start_failed(host: World) -> None:
+async def post_start_failed(host: FakeHost) -> None:
     """The postStart hook fails, and so does the pod."""
     await host.live(REBUFFED, lambda: host.status.phase in {"Failed", "Succeeded"})
 
 
-async def pre_stop_ran(host: World) -> None:
+async def pre_stop_ran(host: FakeHost) -> None:
     """The preStop hook runs before the container gets its stop signal."""
     await host.once("runs", lambda: host.live(LEAVING, lambda: is_ready(host)))
     if not host.terminated:
@@ -86,14 +86,14 @@ async def pre_stop_ran(host: World) -> None:
     "scenario", [healthy, unhealthy, startup_failed, post_start_ran, post_start_failed, pre_stop_ran]
 )
 async def test_agent_killed_after_any_call_reaches_the_same_state(
-    scenario: Callable[[World], Awaitable[None]], tmp_path: Path
+    scenario: Callable[[FakeHost], Awaitable[None]], tmp_path: Path
 ) -> None:
     await kill_anywhere(scenario, tmp_path)
 
 
 async def test_readiness_changes_are_reported_at_once(tmp_path: Path) -> None:
     pod = probed(f"readinessProbe: {exec_probe('ready')}")
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         host.docker.programs["ready"] = 1
         await host.live(
             pod, lambda: ("Unhealthy", "Readiness probe failed: exit code 1", "main") in host.recorded_events
@@ -111,7 +111,7 @@ async def test_readiness_changes_are_reported_at_once(tmp_path: Path) -> None:
 async def test_agent_restart_keeps_readiness(tmp_path: Path) -> None:
     slow = "periodSeconds: 1, timeoutSeconds: 600"
     pod = probed(*(f"{kind}Probe: {exec_probe('well', slow)}" for kind in ("startup", "readiness")))
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         host.docker.programs["well"] = 0
         await host.live(pod, lambda: is_ready(host))
         host.statuses.clear()
@@ -129,7 +129,7 @@ async def test_agent_restart_keeps_readiness(tmp_path: Path) -> None:
 async def test_container_killed_by_a_probe_is_reported_and_has_the_probes_grace_period(tmp_path: Path) -> None:
     probe = exec_probe("exit 1", f"{FIRST}, terminationGracePeriodSeconds: 1")
     pod = probed(f"livenessProbe: {probe}", command="command: [deaf]", spec="  terminationGracePeriodSeconds: 600")
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(pod, lambda: host.restarts() == [1])
         assert ("Unhealthy", "Liveness probe failed: exit code 1", "main") in host.recorded_events
         assert ("Killing", "Container main failed liveness probe, will be restarted", "main") in host.recorded_events
@@ -139,7 +139,7 @@ async def test_container_killed_by_a_probe_is_reported_and_has_the_probes_grace_
 async def test_failed_post_start_hook_is_reported_and_ends_the_container(tmp_path: Path) -> None:
     soon = "  terminationGracePeriodSeconds: 1"
     pod = probed(hook("postStart", "exit 1"), command="command: [deaf]", spec=soon)
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(pod, lambda: host.restarts() == [1])
         assert ("FailedPostStartHook", "PostStartHook failed: exit code 1", "main") in host.recorded_events
         reasons = [
@@ -153,7 +153,7 @@ async def test_failed_post_start_hook_is_reported_and_ends_the_container(tmp_pat
 
 async def test_long_post_start_hook_does_not_delay_termination(tmp_path: Path) -> None:
     pod = probed(hook("postStart", "endless"), more=", {name: side, image: toolbox}")
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(pod, lambda: ("main", "endless") in host.docker.executed)
         assert host.status.phase == "Pending"
         assert host.docker.find("side") == []
@@ -166,7 +166,7 @@ async def test_overlong_pre_stop_hook_is_cancelled_and_the_container_signalled(
 ) -> None:
     pod = probed(hook("preStop", "endless"))
     deleted_metadata = replace(pod.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=1)
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(pod, lambda: is_ready(host))
         await host.live(replace(pod, metadata=deleted_metadata), lambda: host.terminated)
         message = "PreStopHook failed: it took longer than there was time"
@@ -177,12 +177,12 @@ async def test_overlong_pre_stop_hook_is_cancelled_and_the_container_signalled(
 
 
 async def test_pre_stop_hook_is_skipped_without_grace_period_or_running_container(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         pod = probed(hook("preStop", "echo bye"), command="command: [exit 0]", spec="  restartPolicy: Never")
         await host.live(pod, lambda: host.status.phase == "Succeeded")
         await host.live(pod, lambda: host.terminated, leave=True)
         assert host.docker.executed == []
-    async with world(tmp_path / "v") as host:
+    async with fake_host(tmp_path / "v") as host:
         deleted_metadata = replace(
             LEAVING.metadata, deletion_timestamp="2026-01-01T00:00:00Z", deletion_grace_period_seconds=0
         )
@@ -193,7 +193,7 @@ async def test_pre_stop_hook_is_skipped_without_grace_period_or_running_containe
 
 async def test_pre_stop_hook_runs_from_container_labels_after_agent_restart(tmp_path: Path) -> None:
     remains = Pod(metadata=ObjectMeta(name="unknown", uid=UID), spec=PodSpec(termination_grace_period_seconds=30))
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(LEAVING, lambda: is_ready(host))
         await host.live(remains, lambda: host.terminated, leave=True)
         assert host.docker.executed == [("main", "echo bye")]

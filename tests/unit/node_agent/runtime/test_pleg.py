@@ -13,8 +13,8 @@ from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import NotReady
 from tests.testbed.docker.fake import FakeDocker
 from tests.unit.node_agent.examples import UID, make_pod
+from tests.unit.node_agent.fake_host import fake_host
 from tests.unit.node_agent.one_node import until_true
-from tests.unit.node_agent.world import world
 
 
 async def container(docker: FakeDocker) -> str:
@@ -84,7 +84,7 @@ async def test_relist_reports_changes_without_events() -> None:
 
 
 async def test_relist_finds_a_change_without_an_event(tmp_path: Path) -> None:
-    async with world(tmp_path / "host") as host:
+    async with fake_host(tmp_path / "host") as host:
         worker = host.worker(make_pod())
         pleg = host.pleg(worker)
         tasks = [
@@ -108,7 +108,7 @@ async def test_relist_finds_a_change_without_an_event(tmp_path: Path) -> None:
 
 
 async def test_container_started_after_a_pull_is_seen_without_an_event(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         host.docker.images.remove("toolbox")
         host.docker.pulls["toolbox"] = None
         host.docker.quiet = True

@@ -26,7 +26,7 @@ from node_agent.volumes.paths import volume_dir
 from tests.testbed.docker.fake import AgentKilled
 from tests.testbed.node.events import FakeEventRecorder
 from tests.unit.node_agent.examples import NOW, UID, make_pod
-from tests.unit.node_agent.world import World, world
+from tests.unit.node_agent.fake_host import FakeHost, fake_host
 
 SETTINGS = ConfigMap(metadata=ObjectMeta(name="settings", namespace="red"), data={"a": "1"})
 NEWER = replace(SETTINGS, data={"a": "2"})
@@ -38,7 +38,7 @@ FILES = make_pod(
 )
 
 
-def text(host: World) -> str:
+def text(host: FakeHost) -> str:
     """Return the content that the container reads."""
     (bind, *_) = host.docker.spec_of(host.docker.find("main")[-1]).binds
     source, target, options = bind.split(":")
@@ -50,12 +50,12 @@ def has_files(written: Path) -> bool:
     return (written / "a").exists()
 
 
-def mount_events(host: World) -> list[str]:
+def mount_events(host: FakeHost) -> list[str]:
     return [message for reason, message, _ in host.recorded_events if reason == "FailedMount"]
 
 
 async def test_pod_waits_for_missing_volume_objects_with_a_reason(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(FILES, lambda: bool(mount_events(host)))
         message = 'MountVolume.SetUp failed for volume "v" : configmap "settings" not found'
         assert set(mount_events(host)) == {message}
@@ -71,7 +71,7 @@ async def test_pod_waits_for_missing_volume_objects_with_a_reason(tmp_path: Path
 async def test_pod_with_init_containers_waits_for_all_volumes(tmp_path: Path) -> None:
     first = replace(FILES.spec.containers[0], name="first")
     staged = replace(FILES, spec=replace(FILES.spec, init_containers=(first,)))
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(staged, lambda: bool(mount_events(host)))
         statuses = (*host.status.init_container_statuses, *host.status.container_statuses)
         assert [status.state.waiting and status.state.waiting.reason for status in statuses] == ["PodInitializing"] * 2
@@ -80,7 +80,7 @@ async def test_pod_with_init_containers_waits_for_all_volumes(tmp_path: Path) ->
 async def test_volume_setup_is_retried_with_back_off(tmp_path: Path) -> None:
     pod = make_pod(spec=f"  volumes: [{{name: v, hostPath: {{path: {tmp_path}/none, type: File}}}}]")
     delays, now, recorder = [], NOW, FakeEventRecorder()
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         volumes = VolumeManager(UID, host.references, host.tokens, host.host, recorder.for_pod(pod))
         for _ in range(11):
             lacking, retry_at = await volumes.set_up(pod, now)
@@ -96,7 +96,7 @@ async def test_volume_setup_is_retried_with_back_off(tmp_path: Path) -> None:
 
 
 async def test_volume_files_follow_their_object_while_the_pod_runs(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         host.objects.put(SETTINGS)
         await host.live(FILES, lambda: host.status.phase == "Running")
         changing = asyncio.create_task(host.live(FILES, lambda: text(host) == "2"))
@@ -110,7 +110,7 @@ async def test_volume_files_follow_their_object_while_the_pod_runs(tmp_path: Pat
 
 
 async def test_unchanged_volumes_are_not_set_up_until_a_container_starts(tmp_path: Path) -> None:
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         host.objects.put(SETTINGS)
         volumes = VolumeManager(UID, host.references, host.tokens, host.host, host.recorder.for_pod(FILES))
         await volumes.prepare_for_start(FILES)
@@ -140,7 +140,7 @@ async def test_claim_volume_mounts_its_persistent_volume(tmp_path: Path) -> None
         "  terminationGracePeriodSeconds: 0\n"
         "  volumes: [{name: v, persistentVolumeClaim: {claimName: data, readOnly: true}}]",
     )
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         host.objects.put(replace(claim, status=PersistentVolumeClaimStatus(phase="Pending")))
         await host.live(pod, lambda: bool(mount_events(host)))
         assert "is not bound to a volume: it is Pending" in mount_events(host)[0]
@@ -157,14 +157,14 @@ async def test_claim_volume_mounts_its_persistent_volume(tmp_path: Path) -> None
 
 async def test_missing_token_delays_the_pod_with_a_reason(tmp_path: Path) -> None:
     pod = make_pod(spec="  volumes: [{name: v, projected: {sources: [{serviceAccountToken: {path: token}}]}}]")
-    async with world(tmp_path / "w") as host:
+    async with fake_host(tmp_path / "w") as host:
         await host.live(pod, lambda: bool(mount_events(host)))
         (message, *_) = mount_events(host)
         assert message.startswith('MountVolume.SetUp failed for volume "v" : token of serviceaccount "default": ')
         assert not host.docker.find("main"), "nothing but the sandbox, which is made in the meantime"
 
 
-async def _set_up_change_and_remove(host: World) -> None:
+async def _set_up_change_and_remove(host: FakeHost) -> None:
     async def settings(config_map: ConfigMap) -> None:
         host.objects.put(config_map)
 
@@ -177,13 +177,13 @@ async def _set_up_change_and_remove(host: World) -> None:
 
 
 async def test_agent_killed_after_any_call_leaves_no_volume(tmp_path: Path) -> None:
-    async with world(tmp_path / "whole") as host:
+    async with fake_host(tmp_path / "whole") as host:
         await _set_up_change_and_remove(host)
         expected, calls = host.remaining(), host.docker.calls
     assert expected["directories"] == []
     assert calls > 5
     for number in range(1, calls + 1):
-        async with world(tmp_path / str(number)) as host:
+        async with fake_host(tmp_path / str(number)) as host:
             host.docker.die_after = number
             with contextlib.suppress(AgentKilled):
                 await _set_up_change_and_remove(host)

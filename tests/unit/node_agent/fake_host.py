@@ -41,7 +41,7 @@ SECONDS = 20.0
 
 
 STEPS_BETWEEN_CALLS = 15
-CONCURRENT_WORLDS = 4
+CONCURRENT_HOSTS = 4
 """Hosts on which a scenario runs at the same time: most of the time each of them waits."""
 
 POLLS = 10
@@ -105,16 +105,16 @@ class FakeSdnDaemon:
 
 
 class RecordedStatuses(StatusManager):
-    """A status manager that stores the statuses in its world instead of writing them to an API server."""
+    """A status manager that stores the statuses in its host instead of writing them to an API server."""
 
-    def __init__(self, host: World) -> None:
+    def __init__(self, host: FakeHost) -> None:
         self._host = host
 
     def set_status(self, pod: Pod) -> None:
         self._host.set_status(pod.status)
 
 
-class World:
+class FakeHost:
     """One host with the state that survives the agent, and the agent's worker for the pod."""
 
     def __init__(self, root: Path) -> None:
@@ -268,9 +268,9 @@ async def let_others_run() -> None:
 
 
 @asynccontextmanager
-async def world(root: Path) -> AsyncIterator[World]:
+async def fake_host(root: Path) -> AsyncIterator[FakeHost]:
     """Yield a new host."""
-    host = World(root)
+    host = FakeHost(root)
     async with (
         host.switch.serving(root / "s"),
         SdnNetwork(str(root / "s")) as host.network,
@@ -282,16 +282,16 @@ async def world(root: Path) -> AsyncIterator[World]:
         yield host
 
 
-async def kill_anywhere(scenario: Callable[[World], Awaitable[None]], tmp_path: Path) -> None:
+async def kill_anywhere(scenario: Callable[[FakeHost], Awaitable[None]], tmp_path: Path) -> None:
     """Run a scenario, then again with the agent killed after each call. The result must be the same."""
-    async with world(tmp_path / "whole") as host:
+    async with fake_host(tmp_path / "whole") as host:
         await scenario(host)
         expected, calls = host.remaining(), host.docker.calls
     assert calls > 5
-    worlds = asyncio.Semaphore(CONCURRENT_WORLDS)
+    slots = asyncio.Semaphore(CONCURRENT_HOSTS)
 
     async def kill_after(number: int) -> None:
-        async with worlds, world(tmp_path / str(number)) as host:
+        async with slots, fake_host(tmp_path / str(number)) as host:
             host.docker.die_after = number
             with contextlib.suppress(AgentKilled):
                 await scenario(host)
