@@ -68,6 +68,18 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         str, msgspec.Meta(pattern="^(debug|info|warning|error)$", description="lowest level logged")
     ] = "info"
 
+    def __post_init__(self) -> None:
+        """Validate what types and patterns do not. Raises ValueError."""
+        try:
+            IPv4Address(self.node_ip)
+        except ValueError:
+            raise ValueError(f"nodeIp: found {self.node_ip!r}; an IPv4 address is accepted") from None
+        first, last = _first_and_last_port(self.node_port_range)
+        if not 0 < first <= last < 1 << 16:
+            raise ValueError(
+                f"nodePortRange: found {self.node_port_range}; two ports from 1 to 65535 in this order are accepted"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
@@ -94,11 +106,15 @@ def datapath_type(setting: str) -> str:
 
 def node_identity(settings: Settings) -> NodeIdentity:
     """Return the identity of the node from its settings."""
-    first, _, last = settings.node_port_range.partition("-")
     return NodeIdentity(
         settings.node_name,
         IPv4Address(settings.node_ip),
         datapath_type(settings.datapath_type),
         settings.docker_project,
-        (int(first), int(last)),
+        _first_and_last_port(settings.node_port_range),
     )
+
+
+def _first_and_last_port(port_range: str) -> tuple[int, int]:
+    first, _, last = port_range.partition("-")
+    return int(first), int(last)

@@ -68,7 +68,7 @@ class EndpointConditions(Value, frozen=True):
     """The conditions of an endpoint.
 
     `serving` is like `ready`, but does not depend on `terminating`. A null `ready` means ready, a null `terminating`
-    means not terminating.
+    means not terminating. A null `serving` means the same as `ready`.
     """
 
     ready: bool | None = None

@@ -1,7 +1,8 @@
 """The append-only log of revisions in a SQLite file (WAL, synchronous=FULL). Driver.
 
 A row is one revision of one object, or its deletion. `RevisionLog.append` returns when its transaction is on disk, so
-acknowledged writes survive SIGKILL and power loss. No other module knows SQLite.
+acknowledged writes survive SIGKILL and power loss. A transaction that was interrupted is not in the file when it is
+opened again. No other module knows SQLite.
 """
 
 from __future__ import annotations

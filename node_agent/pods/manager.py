@@ -157,13 +157,13 @@ class PodManager:
         seen_all_sources = self._config.seen_all_sources()
         has_api_pods = self._api_server.synced
         pods = self._config.pods()
-        admitted = await self._previously_admitted(pods)
+        decided = await self._previously_decided(pods)
         undecided = 0
         # Pods of the previous agent process come first, because they run already.
-        for uid, pod in sorted(pods.items(), key=lambda entry: entry[0] not in admitted):
+        for uid, pod in sorted(pods.items(), key=lambda entry: entry[0] not in decided):
             worker = self._workers.get(uid)
             if worker is None:
-                undecided += await self._add_pod(pod, pods, previously_admitted=uid in admitted)
+                undecided += await self._add_pod(pod, pods, previously_decided=uid in decided)
             elif _comparable(worker.pod) != _comparable(pod):
                 worker.update(pod)
         self._has_api_pods = has_api_pods
@@ -187,19 +187,19 @@ class PodManager:
             self._sources_ready = True
             self.sources_ready.notify()
 
-    async def _previously_admitted(self, pods: Collection[str]) -> set[str]:
+    async def _previously_decided(self, pods: Collection[str]) -> set[str]:
         """Return the UIDs of the pods that have a directory: an earlier agent process has decided about them."""
         if self._workers.keys() >= set(pods):
             return set()
         return await self._local_pods.list_directories()
 
-    async def _add_pod(self, pod: Pod, pods: Collection[str], *, previously_admitted: bool) -> bool:
+    async def _add_pod(self, pod: Pod, pods: Collection[str], *, previously_decided: bool) -> bool:
         """Give a pod a worker, unless it has to wait. Return whether its admission needs the API server."""
         if self._statuses.is_deleting(pod.metadata.uid):
             return False
         if is_static(pod) and await self._waits_for_predecessor(pod, pods):
             return False
-        if previously_admitted:
+        if previously_decided:
             result = await self._admitter.recorded_decision(pod)
         else:
             result = await self._admitter.admit(pod, self._workers.values())

@@ -48,7 +48,7 @@ class StatusManager:
         self._to_delete: dict[str, ObjectMeta] = {}
 
     def set_status(self, pod: Pod) -> None:
-        """Write the status of a pod."""
+        """Store the status of a pod. It is written as soon as the API server accepts it."""
         uid = pod.metadata.uid
         self._pods[uid] = pod
         self._pending[uid] = None

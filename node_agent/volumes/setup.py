@@ -1,4 +1,4 @@
-"""Creates volumes on the host: directories, tmpfs, NFS, hostPath checks. Driver."""
+"""Creates and removes volumes on the host: directories, tmpfs, NFS, hostPath checks. Driver."""
 
 from __future__ import annotations
 

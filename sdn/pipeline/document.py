@@ -88,9 +88,9 @@ OWNERS = {flow: owner for owner, flows in _listed_flows() for flow in flows}
 
 INTRODUCTION = """\
 A packet enters at table CLASSIFIER and moves only forward. A packet that matches no flow of a table is dropped, except
-in SESSION_AFFINITY, from which it returns to the table that looked it up. With
-the flat network (ovs-subnet) the flows are the same, and every pod has VNID 0. Gaps in the numbers are for later
-features: 11 for IPv6 neighbor discovery, 30 and 60 for network policies, 80 and 81 for packets that leave the cluster.
+in SESSION_AFFINITY, from which it returns to the table that looked it up. With the flat network (ovs-subnet) the flows
+come from the same functions, and every pod has VNID 0. Gaps in the numbers are for later features: 11 for IPv6 neighbor
+discovery, 30 and 60 for network policies, 80 and 81 for packets that leave the cluster.
 """
 
 SCENARIO = """\
@@ -110,13 +110,13 @@ PATHS = """\
 * **Pod to pod on another node**: CLASSIFIER → SERVICE_CONNTRACK → L3_FORWARDING (the peer's subnet: the VNID becomes
   the tunnel key) → vxlan0. On the other node: CLASSIFIER (tunnel address and subnet of the peer checked, key recorded)
   → SERVICE_UNDNAT → POD_OUTPUT → the pod's port.
-* **Pod to a service**: CLASSIFIER → SERVICE_CONNTRACK (connection tracking, zone 1) → SERVICE_LB (frontend and VNID) →
-  DNAT to an endpoint → L3_FORWARDING, and on as from pod to pod. A single endpoint gets its DNAT in SERVICE_LB. With
-  several endpoints, DNAT is applied by a bucket of a group (TCP, SCTP) or in ENDPOINT_DNAT (UDP). With session
-  affinity: SERVICE_LB → SESSION_AFFINITY (looked up) → AFFINITY_CHECK, and ENDPOINT_DNAT if no endpoint is remembered.
-  The packet keeps the client's address and VNID. Further packets of the connection have the endpoint's address when
-  they reach SERVICE_LB. The reply comes to the client's node like any packet, and SERVICE_UNDNAT restores the
-  service's address.
+* **Pod to a service**: CLASSIFIER → SERVICE_CONNTRACK (connection tracking, zone 1) → SERVICE_LB (frontend and VNID)
+  → DNAT to an endpoint → L3_FORWARDING, and on as from pod to pod. Without session affinity, a single endpoint gets
+  its DNAT in SERVICE_LB; with several endpoints, DNAT is applied by a bucket of a group (TCP, SCTP) or in
+  ENDPOINT_DNAT (UDP). With session affinity: SERVICE_LB → SESSION_AFFINITY (looked up) → AFFINITY_CHECK, and
+  ENDPOINT_DNAT if no endpoint is remembered. The packet keeps the client's address and VNID. Further packets of the
+  connection have the endpoint's address when they reach SERVICE_LB. The reply comes to the client's node like any
+  packet, and SERVICE_UNDNAT restores the service's address.
 * **Pod to a service with itself as the endpoint** (hairpin): L3_FORWARDING translates the source address (zone 2) →
   POD_OUTPUT → back to the pod. The reply: SERVICE_CONNTRACK (zone 2) → SERVICE_UNDNAT (zone 1) → POD_OUTPUT → back to
   the pod.
@@ -144,7 +144,8 @@ that nftables drops are not counted. The daemon reads the counters of the switch
 `resyncSeconds`, and after changes by other programs. The owner is a pod (`pod PROJECT/NAME`), `docker` (containers
 outside of any pod), `services` or `node`. The cookie of a flow that drops packets carries the reason in bits 48 to 55,
 as its number in `sdn/pipeline/drops.py`. A packet that matches no flow of a table has the reason of the table. The
-reason `unknown` belongs to flows that another program or an older daemon has added; the next full pass removes them.
+reason `unknown` belongs to flows with the drop bit in their cookie that are not the daemon's; the next full pass
+removes them. A pod that no longer exists is counted as `a pod that is gone`.
 """
 
 

@@ -90,8 +90,8 @@ TABLES: dict[Table, str] = {
 MAX_PEERS_PER_FLOW = 1500
 
 REGISTERS: dict[str, str] = {
-    SRC_VNID.name: "VNID of the sender, from the pod's port or from the tunnel key; 0 for the node itself and for "
-    "external addresses",
+    SRC_VNID.name: "VNID of the sender, from its port (a pod, Docker's bridge) or from the tunnel key; 0 for the node "
+    "itself and for external addresses",
     ARP_SCRATCH.name: "holds an address while an ARP reply is written; has no meaning between tables",
     DESTINATION.name: "1: the packet is for a node, which has node ports; 2: a pod reaches itself through a service",
     SERVICE_ID.name: "id of a service port with session affinity, or of a UDP port with several endpoints",

@@ -128,7 +128,7 @@ def _delete_job(owner: CronJob, job: Job, now: datetime.datetime) -> Iterator[Wr
 
 
 def _prune_history(owner: CronJob, jobs: Iterable[Job]) -> Iterator[Job]:
-    """Yield finished jobs beyond the history limits, complete and failed ones."""
+    """Yield the oldest finished jobs beyond the history limits, complete and failed ones."""
     finished = [job for job in jobs if is_job_finished(job) and not job.metadata.deletion_timestamp]
     for is_complete, limit in (
         (True, owner.spec.successful_jobs_history_limit),

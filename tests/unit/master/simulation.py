@@ -54,9 +54,9 @@ class Simulation:
         return created
 
     def change(self, obj: Any) -> None:
-        """Update an object as a client does. A change of the spec increments its generation."""
-        before = self.objects[(obj.KIND, obj.metadata.name)]
-        generation = before.metadata.generation + (obj.spec != before.spec)
+        """Update an object as a client does. A change of the spec increments its generation, if the kind has one."""
+        before, spec = self.objects[(obj.KIND, obj.metadata.name)], BY_KIND[obj.KIND].spec
+        generation = before.metadata.generation + (spec is not None and spec(obj) != spec(before))
         self.objects[(obj.KIND, obj.metadata.name)] = replace(
             obj, metadata=replace(obj.metadata, generation=generation)
         )

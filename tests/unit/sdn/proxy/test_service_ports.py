@@ -126,6 +126,7 @@ def test_headless_and_external_name_services_have_no_ports(unproxied: Service) -
         ((endpoint(HERE, WAITING), endpoint(THERE, LEAVING)), [THERE]),
         ((endpoint(HERE, WAITING), endpoint(THERE, ENDED)), []),
         ((endpoint(HERE, EndpointConditions()),), [HERE]),
+        ((endpoint(HERE, EndpointConditions(ready=False, terminating=True)),), []),
         ((endpoint(HERE, EndpointConditions(ready=True, terminating=True)), endpoint(THERE)), [HERE, THERE]),
     ],
 )
