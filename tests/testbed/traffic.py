@@ -14,7 +14,6 @@ from ipaddress import IPv4Address
 from pathlib import Path
 
 from tests.testbed.namespaces import inside
-from tests.testbed.wait import wait_until
 
 DEADLINE_SECONDS = 30.0
 
@@ -113,7 +112,9 @@ class TcpStream:
 
 
 class RepeatedCalls:
-    """Calls in sequence. `answered` counts the successful ones, `failures` are the errors of the others."""
+    """At most 50 calls a second, in sequence. `answered` counts the successful ones, `failures` are the errors of the
+    others.
+    """
 
     def __init__(self, call: Callable[[], object]) -> None:
         self.answered, self.longest_seconds = 0, 0.0
@@ -124,7 +125,7 @@ class RepeatedCalls:
         self._thread.start()
 
     def _run(self) -> None:
-        while not self._ended.wait(0.003):
+        while not self._ended.wait(0.02):
             begin = time.monotonic()
             try:
                 self._call()
@@ -133,10 +134,10 @@ class RepeatedCalls:
                 self.failures.append(repr(error))
             self.longest_seconds = max(self.longest_seconds, time.monotonic() - begin)
 
-    def wait_for_answers(self, count: int) -> None:
-        """Wait until this number of further calls have succeeded or failed."""
-        wanted = self.answered + len(self.failures) + count
-        wait_until(lambda: self.answered + len(self.failures) >= wanted, f"{count} more calls")
+    @property
+    def done(self) -> int:
+        """Return the number of calls that have succeeded or failed."""
+        return self.answered + len(self.failures)
 
     def end(self) -> None:
         """Stop after the call that is under way."""
@@ -145,7 +146,7 @@ class RepeatedCalls:
 
 
 class Datagrams:
-    """200 datagrams a second from each sender to each target. `received` counts those at a receiver by sender."""
+    """100 datagrams a second from each sender to each target. `received` counts those at a receiver by sender."""
 
     def __init__(
         self, receiver: str, port: int, senders: Iterable[tuple[str, str]], targets: Iterable[tuple[str, int]]
@@ -173,7 +174,7 @@ class Datagrams:
     def _send(self, name: str, namespace: str) -> None:
         with inside(namespace):
             sockets = [socket.socket(type=socket.SOCK_DGRAM) for _ in self._targets]
-        while not self._ended.wait(0.005):
+        while not self._ended.wait(0.01):
             for sending, (address, port) in zip(sockets, self._targets, strict=True):
                 sending.sendto(f"{name} to {address}".encode(), (address, port))
                 self.sent[f"{name} to {address}"] += 1

@@ -113,8 +113,8 @@ class Traffic:
     def wait_for_answers(self, count: int) -> None:
         for ping in self._pings:
             ping.wait_for_answers(count)
-        for repeated in self.calls.values():
-            repeated.wait_for_answers(count)
+        wanted = {name: repeated.done + count for name, repeated in self.calls.items()}
+        wait_until(lambda: all(self.calls[name].done >= wanted[name] for name in wanted), f"{count} more calls")
 
     def check(self) -> None:
         """End the traffic. Check that nothing was lost, and that no project received a packet of another one."""
