@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Iterable
 
-from reconcile.errors import NotReady
+from reconcile.errors import DriverError, NotReady
 from sdn.drivers.openflow.client import OpenFlowClient
 from sdn.drivers.openflow.messages import UnknownFlow
 from sdn.model.flow import Flow
@@ -15,6 +16,14 @@ from sdn.pipeline.service import ServiceFlows
 from sdn.proxy.conntrack import conntrack_filters, conntrack_filters_of_flows, conntrack_filters_to_flush
 from sdn.proxy.service_ports import ProxyConfig
 
+REPEATED_FLUSH_SECONDS = (1.0, 2.0)
+"""Seconds to wait before the first and the second repetition of a flush.
+
+For some time after a change of flows, the switch still sends packets on paths that it has cached: half a second, or
+longer on a busy machine. A packet on such a path makes the entry anew that was just flushed, and every further packet
+of its client would keep that entry alive.
+"""
+
 
 class OpenFlowBackend:
     """ProxyBackend for clients in pods: flows and groups of the bridge.
@@ -22,7 +31,8 @@ class OpenFlowBackend:
     In userspace mode, the flows send connections to the node, whose userspace proxier accepts them.
 
     The switch does not list its conntrack entries. A `sync` that changes flows therefore derives from the flows before
-    it which entries of UDP there can be. Filters whose flush failed are flushed by the next call.
+    it which entries of UDP there can be. Filters whose flush failed are flushed by the next call. Each flush is
+    repeated (REPEATED_FLUSH_SECONDS), but for filters that service ports use again.
     """
 
     name = "switch"
@@ -33,12 +43,15 @@ class OpenFlowBackend:
         self._flows: ServiceFlows | None = None
         self._flows_before_sync: frozenset[Flow | UnknownFlow] | None = None
         self._unflushed: frozenset[ConntrackFilter] = frozenset()
+        self._repeated: dict[asyncio.Task[None], set[ConntrackFilter]] = {}
 
     async def open(self) -> None:
         """Do nothing: the OpenFlow client watches the bridge."""
 
     async def close(self) -> None:
-        """Do nothing: flows and groups stay."""
+        """Repeat no further flush. Flows and groups stay."""
+        for task in self._repeated:
+            task.cancel()
 
     def is_unmodified(self) -> bool:
         """Return True: the network controller repairs all flows of the bridge, those of services included."""
@@ -71,9 +84,27 @@ class OpenFlowBackend:
         await self._flush_stale_entries(change.added)
 
     async def _flush_stale_entries(self, ports: Iterable[ServicePortInfo]) -> None:
-        """Flush all stale entries but those that these ports use."""
-        if self._unflushed:
-            self._unflushed -= conntrack_filters(ports)
+        """Flush all stale entries but those that these ports use, now and again."""
+        if not self._unflushed and not self._repeated:
+            return
+        used = conntrack_filters(ports)
+        for repeated in self._repeated.values():
+            repeated.difference_update(used)
+        self._unflushed -= used
         if self._unflushed:
             await self._openflow.flush_conntrack(self._unflushed)
+            filters = set(self._unflushed)
+            task = asyncio.create_task(self._repeat_flush(filters))
+            self._repeated[task] = filters
+            task.add_done_callback(self._repeated.pop)
             self._unflushed = frozenset()
+
+    async def _repeat_flush(self, filters: set[ConntrackFilter]) -> None:
+        """Flush these entries again. Filters that are used meanwhile are taken out of the set."""
+        try:
+            for seconds in REPEATED_FLUSH_SECONDS:
+                await asyncio.sleep(seconds)
+                if filters:
+                    await self._openflow.flush_conntrack(filters)
+        except DriverError:
+            self._unflushed |= filters

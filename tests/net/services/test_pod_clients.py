@@ -9,6 +9,7 @@ import time
 import pytest
 
 from api.core.services import ClientIPConfig, Service, ServicePort, SessionAffinityConfig
+from lab.process import run
 from tests.testbed.namespaces import inside
 from tests.testbed.netns.packet_world import PacketWorld
 from tests.testbed.netns.services import TARGET_PORT, call, create_service, wait_for_answer
@@ -153,3 +154,38 @@ def test_fragmented_datagrams_arrive_and_leave_a_removed_endpoint(serving: Packe
                 return False
 
         assert wait_until(moved, f"datagrams to go to {left} and no longer to {first}")
+
+
+def test_datagrams_leave_a_removed_endpoint_though_the_switch_still_caches_its_path(serving: PacketWorld) -> None:
+    """The revalidators of the switch are held up, as on a busy machine, while the client goes on sending."""
+    service = create_service(serving, "cached", "red", {"all": "yes"}, ports=UDP_PORTS)
+    namespace, node = serving.pod_namespace("admin-b"), serving.nodes[serving.pods["admin-b"].node]
+    wait_for_answer(namespace, service.spec.cluster_ip, 80, "UDP")
+    with inside(namespace):
+        caller = socket.socket(type=socket.SOCK_DGRAM)
+
+    def answering_pod() -> str:
+        caller.send(b"who?")
+        try:
+            return caller.recv(2048).decode().partition(" ")[0]
+        except TimeoutError:
+            return ""
+
+    with caller:
+        caller.settimeout(SILENCE_SECONDS)
+        caller.connect((service.spec.cluster_ip, 80))
+        first = answering_pod()
+        left = min({"red-a", "red-b", "red-c"} - {first})
+        appctl = ("ovs-appctl", "-t", f"{node.ovs}/ovs-vswitchd.ctl")
+        run(*appctl, "revalidator/pause")
+        try:
+            log = serving.log(node.name)
+            serving.call_api(
+                lambda client: client.patch(Service, "cached", "red", {"spec": {"selector": {"app": left}}})
+            )
+            wait_until(lambda: "services changed" in serving.log(node.name)[len(log) :], "the change")
+            answers = [answering_pod() for _ in range(10)]
+        finally:
+            run(*appctl, "revalidator/resume")
+        assert set(answers) <= {first, left, ""}
+        wait_until(lambda: answering_pod() == left, f"datagrams to go to {left} and no longer to {first}", pause=0.1)

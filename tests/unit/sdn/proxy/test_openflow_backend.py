@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -15,10 +16,12 @@ from sdn.model.flow import Flow, FlowSet
 from sdn.model.host import ConntrackFilter
 from sdn.model.service_port import Protocol, ProxyMode, ServicePortChange, ServicePortInfo
 from sdn.pipeline.flows import BRIDGE_LAYOUT
+from sdn.proxy import openflow_backend
 from sdn.proxy.conntrack import conntrack_filters
 from sdn.proxy.openflow_backend import OpenFlowBackend
 from tests.unit.sdn.examples import PROXY_CONFIG, web
 
+SECONDS = 20.0
 BEFORE = web("10.128.0.2", "10.128.0.3", protocol=Protocol.UDP)
 AFTER = web("10.128.0.3", protocol=Protocol.UDP)
 LATER = web("10.128.0.4", protocol=Protocol.UDP)
@@ -33,6 +36,7 @@ class FakeOpenFlowClient(OpenFlowClient):
         self.flushed: set[ConntrackFilter] = set()
         self.write_failure = ""
         self.flush_failure = ""
+        self.failed_flushes = 0
 
     async def installed_flows(self) -> frozenset[Flow | UnknownFlow]:
         return self.flows | {UnknownFlow(0, 0, b"")}
@@ -52,6 +56,7 @@ class FakeOpenFlowClient(OpenFlowClient):
 
     async def flush_conntrack(self, filters: Iterable[ConntrackFilter]) -> None:
         if self.flush_failure:
+            self.failed_flushes += 1
             raise NotReady(self.flush_failure)
         self.flushed |= set(filters)
 
@@ -128,3 +133,44 @@ async def test_endpoint_that_has_returned_is_not_flushed(switch: FakeOpenFlowCli
     switch.flush_failure = ""
     await backend.sync(PROXY_CONFIG, [BEFORE])
     assert not switch.take_flushed()
+
+
+async def test_flush_is_repeated_but_for_entries_that_are_used_again(
+    switch: FakeOpenFlowClient, backend: OpenFlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A packet on a cached path of the switch may have made an entry again."""
+    monkeypatch.setattr(openflow_backend, "REPEATED_FLUSH_SECONDS", (0.01, 0.02))
+    await backend.update(PROXY_CONFIG, ServicePortChange((BEFORE,), (LATER,)))
+    assert switch.take_flushed() == conntrack_filters([BEFORE])
+    await backend.update(PROXY_CONFIG, ServicePortChange((LATER,), (AFTER,)))
+    assert switch.take_flushed() == conntrack_filters([LATER])
+    async with asyncio.timeout(SECONDS):
+        while switch.flushed != stale(BEFORE, AFTER) | conntrack_filters([LATER]):
+            await asyncio.sleep(0.01)
+    assert not switch.flushed & conntrack_filters([AFTER])
+
+
+async def test_repeated_flush_that_fails_is_made_by_the_next_call(
+    switch: FakeOpenFlowClient, backend: OpenFlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openflow_backend, "REPEATED_FLUSH_SECONDS", (0.0,))
+    await backend.update(PROXY_CONFIG, ServicePortChange((BEFORE,), (AFTER,)))
+    switch.take_flushed()
+    switch.flush_failure = "no answer"
+    async with asyncio.timeout(SECONDS):
+        while not switch.failed_flushes:
+            await asyncio.sleep(0.01)
+    switch.flush_failure = ""
+    assert not await backend.sync(PROXY_CONFIG, [AFTER])
+    assert switch.take_flushed() == stale(BEFORE, AFTER)
+
+
+async def test_closed_backend_repeats_no_flush(
+    switch: FakeOpenFlowClient, backend: OpenFlowBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(openflow_backend, "REPEATED_FLUSH_SECONDS", (0.02,))
+    await backend.update(PROXY_CONFIG, ServicePortChange((BEFORE,), (AFTER,)))
+    switch.take_flushed()
+    await backend.close()
+    await asyncio.sleep(0.1)
+    assert not switch.flushed
