@@ -1,4 +1,6 @@
-"""The settings of the agent and their validation. Names are those of KubeletConfiguration. Pure."""
+"""The settings of the agent and their validation. Where a kubelet has a setting, the name is the kubelet's,
+in camelCase without capitals for abbreviations (`clusterDns`). Pure.
+"""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Limits:
 
 
 class Listener:
-    """HTTPS listener. After `start()`, `port` is the port number; `stop()` ends all requests."""
+    """HTTPS listener. After `start()`, `port` is the port number; `stop()` ends it."""
 
     def __init__(self, app: web.Application, limits: Limits) -> None:
         self._runner = web.AppRunner(
@@ -96,7 +96,7 @@ class Listener:
         self.port = self._socket.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Stop listening, and let requests finish."""
+        """Stop listening. Requests have CLOSING_SECONDS to finish, then they are cancelled."""
         if self._socket is not None:
             self._socket.close()
         await self._runner.cleanup()

@@ -122,7 +122,7 @@ class Server:
         await self._listener.start(address, port, context)
 
     async def stop(self) -> None:
-        """End watches and streams, let other requests finish, and stop listening."""
+        """End watches and streams, stop listening, and end the other requests (`Listener.stop`)."""
         self.watches.end_all()
         self._streams.end_all()
         await self._listener.stop()

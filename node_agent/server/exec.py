@@ -125,8 +125,9 @@ class ExecHandlers:
 async def copy_streams(session: StreamSession, command: RemoteCommand) -> Outcome:
     """Copy between a client and a program until the program exits, and return its exit code.
 
-    If the client disconnects first, the program continues. Raises ConnectionError if the client disconnects, and Gone
-    and NotReady as the session does.
+    If the client disconnects first, the session is left: a program that exec started is ended, an attached container
+    continues (`StreamSession.detach`). Raises ConnectionError if the client disconnects, and Gone and NotReady as the
+    session does.
     """
     async with session:
         output = asyncio.create_task(_copy_output(session, command))

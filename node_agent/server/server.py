@@ -50,7 +50,7 @@ class Server:
         self._listener: Listener | None = None
 
     async def stop(self) -> None:
-        """Stop listening, and end requests soon."""
+        """Stop listening, and end requests (`Listener.stop`)."""
         if self._listener is not None:
             await self._listener.stop()
 

@@ -98,6 +98,10 @@ def service_node_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
 
     Replies of endpoints have flows in SERVICE_UNDNAT: for ICMP errors here, otherwise by `reply_flows`. Packets without
     a connection pass connection tracking unchanged.
+
+    Packets that a pod sends to itself through a service (`hairpin_flows`) come back to it: POD_OUTPUT sends them out of
+    the port from which they came, with the gateway's MAC. The pod's replies to HAIRPIN_IP pass zone 2, which restores
+    the source address.
     """
     send_back = (RegMove(ETH_SRC, ETH_DST, 48), SetField(ETH_SRC, mac_of(node.gateway)), OutputInPort())
     flows = [

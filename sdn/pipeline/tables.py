@@ -67,7 +67,7 @@ TABLES: dict[Table, str] = {
     "to another pod or into a tunnel.",
     Table.SERVICE_CONNTRACK: "Sends packets through connection tracking (zone 1) if they are for the service network, "
     "for an external IP of a service, or for a node, because nodes have node ports. Packets of established connections "
-    "get the address of their endpoint.",
+    "get the address of their endpoint. Replies of a pod to itself (hairpin) pass zone 2.",
     Table.SERVICE_LB: "Selects an endpoint for a new connection, if the client may use the service: clients have the "
     "VNID of the service, or VNID 0. A packet to a service without endpoints goes to tun0, and the node rejects "
     "it.",

@@ -218,7 +218,7 @@ def log_path(pod: Pod, container: str, options: LogOptions) -> str:
 
 
 def stream_path(action: str, pod: Pod, query: MultiMapping[str]) -> str:
-    """Return the path of a stream on the kubelet; `what` is exec, attach or portforward."""
+    """Return the path of a stream on the kubelet; `action` is exec, attach or portforward."""
     if action == "portforward":
         ports = [str(_parse_int(port, 1 << 31)) for text in query.getall("ports", []) for port in text.split(",")]
         return _kubelet_path("portForward", pod, "", [("port", ",".join(ports))] if ports else [])

@@ -5,8 +5,6 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from node_agent.docker.pull import RegistryUnavailable
 from node_agent.images.manager import ImageManager, ImageUnavailable
@@ -17,7 +15,6 @@ from node_agent.images.pull_backoff import (
     next_failure,
 )
 from reconcile.errors import NotReady, Refused
-from reconcile.token_bucket import RateLimit
 from tests.testbed.docker.fake import FakeDocker
 from tests.testbed.node.events import FakeEventRecorder
 from tests.unit.node_agent.examples import NOW, make_pod
@@ -49,23 +46,7 @@ def test_image_pull_failure_holds_until_its_retry_time(after: int, is_active: bo
     assert PullFailure(NOW, timedelta(seconds=10), "no").is_active(NOW + after * SECOND) is is_active
 
 
-@given(st.lists(st.floats(0, 100), max_size=60), st.floats(0.1, 50), st.integers(1, 20))
-def test_image_pulls_are_limited_by_rate_and_burst(moments: list[float], rate: float, burst: int) -> None:
-    bucket, start_times = None, []
-    for moment in sorted(moments):
-        bucket, wait = RateLimit(rate, burst).reserve(bucket, moment)
-        start_times.append(moment + wait)
-    assert start_times == sorted(start_times)
-    for number, moment in enumerate(start_times):
-        inside = [start_time for start_time in start_times[number:] if start_time <= moment + 10]
-        assert len(inside) <= burst + 10 * rate + 1.001
-
-
-def test_image_pulls_without_a_rate_never_wait() -> None:
-    bucket = None
-    for _ in range(100):
-        bucket, wait = RateLimit(rate=0, burst=10).reserve(bucket, 5.0)
-        assert wait == 0
+def test_one_image_is_pulled_at_a_time_by_default() -> None:
     assert (DEFAULT_LIMITS.max_parallel, DEFAULT_LIMITS.per_second, DEFAULT_LIMITS.burst) == (1, 5, 10)
 
 
