@@ -114,7 +114,9 @@ def _walk_struct(info: inspect.StructType, value: object, path: str, hints: _Hin
             yield FieldError(field_path, "null", f"{_name(field.type)} is required", MISSING)
 
 
-def _walk_list(info: inspect.VarTupleType, value: object, path: str, hints: _Hints) -> Iterator[FieldError]:
+def _walk_list(
+    info: inspect.VarTupleType | inspect.ListType, value: object, path: str, hints: _Hints
+) -> Iterator[FieldError]:
     if not isinstance(value, list | tuple):
         yield _mismatch(path, value, "a list is accepted")
         return
@@ -150,6 +152,7 @@ def _walk_any(*_: object) -> Iterable[FieldError]:
 _WALKS: Mapping[type[inspect.Type], Callable[[Any, object, str, _Hints], Iterable[FieldError]]] = {
     inspect.StructType: _walk_struct,
     inspect.VarTupleType: _walk_list,
+    inspect.ListType: _walk_list,
     inspect.DictType: _walk_map,
     inspect.UnionType: _walk_union,
     inspect.Metadata: _walk_metadata,

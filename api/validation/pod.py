@@ -355,7 +355,8 @@ def check_pod_update(old: Pod, new: Pod) -> Iterator[FieldError]:
     if old_deadline is not None and (new_deadline is None or new_deadline > old_deadline):
         accepted = f"{old_deadline} or less is accepted"
         yield FieldError("spec.activeDeadlineSeconds", quoted(new_deadline), accepted, FORBIDDEN)
-    added_gates = [gate.name for gate in new.spec.scheduling_gates if gate not in old.spec.scheduling_gates]
+    old_gates = {gate.name for gate in old.spec.scheduling_gates}
+    added_gates = [gate.name for gate in new.spec.scheduling_gates if gate.name not in old_gates]
     if added_gates:
         reason = "only deletion is allowed, but found new scheduling gate"
         yield FieldError("spec.schedulingGates", quoted(added_gates), reason, FORBIDDEN)

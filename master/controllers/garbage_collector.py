@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -19,11 +20,14 @@ from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, Failed, Update, WriteAction, isolate_errors
 from master.controllers.context import FREQUENTLY_WRITTEN_RESOURCES, Lister
 from master.registry.strategy import BACKGROUND, FOREGROUND, ORPHAN
-from master.resources.scheme import BY_KIND, STORED
+from master.resources.scheme import SERVED, STORED
 from master.storage.interface import WatchEvent
 
 Resolves = Callable[[OwnerReference, Object], bool]
 """Whether the garbage collector can tell if the owner that a reference of an object names exists."""
+
+MAX_OWNER_EVENTS = 10
+"""Number of events about owners in other namespaces that one object gets in a pass."""
 
 WarnOwner = Callable[[Object, OwnerReference], Create]
 """Returns the event that an owner reference of an object names nothing in its namespace."""
@@ -31,10 +35,13 @@ WarnOwner = Callable[[Object, OwnerReference], Create]
 
 @dataclass(frozen=True, slots=True)
 class _OwnerGraph:
-    """Owners and dependents by uid. `waiting` are the owners that are deleted after their dependents."""
+    """Owners and dependents by uid. `waiting` are the owners that are deleted after their dependents, `blocking` the
+    pairs of such an owner and a dependent that blocks it.
+    """
 
     objects: Mapping[str, Object]
     waiting: frozenset[str]
+    blocking: frozenset[tuple[str, str]]
     dependents: Mapping[str, Sequence[Object]]
     resolves: Resolves
 
@@ -52,12 +59,10 @@ class _OwnerGraph:
         """Return whether an owner keeps the object."""
         return any(self.keeps(reference, obj) for reference in obj.metadata.owner_references)
 
-    def cross_namespace(self, obj: Object) -> Iterator[OwnerReference]:
-        """Yield the references of an object to owners in another namespace."""
-        for reference in obj.metadata.owner_references:
-            owner = self.objects.get(reference.uid)
-            if owner is not None and not _is_reachable(owner, obj):
-                yield reference
+    def is_elsewhere(self, reference: OwnerReference, obj: Object) -> bool:
+        """Return whether a reference of an object is to an owner in another namespace."""
+        owner = self.objects.get(reference.uid)
+        return owner is not None and not _is_reachable(owner, obj)
 
 
 def reconcile(
@@ -86,24 +91,34 @@ def reconcile(
 def _owner_graph(objects: Sequence[Object], resolves: Resolves) -> _OwnerGraph:
     by_uid = {obj.metadata.uid: obj for obj in objects}
     dependents: dict[str, list[Object]] = defaultdict(list)
-    for obj in objects:
-        for reference in obj.metadata.owner_references:
-            if _is_owner(by_uid.get(reference.uid), reference, obj):
-                dependents[reference.uid].append(obj)
     waiting = frozenset(obj.metadata.uid for obj in objects if _is_foreground(obj))
-    return _OwnerGraph(by_uid, waiting, dependents, resolves)
+    blocking: set[tuple[str, str]] = set()
+    for obj in objects:
+        references = obj.metadata.owner_references
+        # An object may name an owner any number of times.
+        for uid in {reference.uid for reference in references if _is_owner(by_uid.get(reference.uid), reference, obj)}:
+            dependents[uid].append(obj)
+        blocking |= {
+            (reference.uid, obj.metadata.uid)
+            for reference in references
+            if reference.uid in waiting and reference.block_owner_deletion
+        }
+    return _OwnerGraph(by_uid, waiting, frozenset(blocking), dependents, resolves)
 
 
 def _release_deleted_owners(obj: Object, graph: _OwnerGraph, cross_namespace_event: WarnOwner) -> Iterator[WriteAction]:
     """Yield an object without its missing owners, or its deletion if none is left."""
     references = obj.metadata.owner_references
-    remaining = tuple(reference for reference in references if graph.exists(reference, obj))
-    if len(remaining) == len(references):
+    remaining: list[OwnerReference] = []
+    missing: list[OwnerReference] = []
+    for reference in references:
+        (remaining if graph.exists(reference, obj) else missing).append(reference)
+    if not missing:
         return
-    yield from (
-        cross_namespace_event(obj, reference) for reference in graph.cross_namespace(obj) if reference not in remaining
-    )
-    yield Update(_with_metadata(obj, owner_references=remaining), obj) if remaining else Delete(obj)
+    elsewhere = {reference.uid: reference for reference in missing if graph.is_elsewhere(reference, obj)}
+    for reference in islice(elsewhere.values(), MAX_OWNER_EVENTS):
+        yield cross_namespace_event(obj, reference)
+    yield Update(_with_metadata(obj, owner_references=tuple(remaining)), obj) if remaining else Delete(obj)
 
 
 def _is_reachable(owner: Object, obj: Object) -> bool:
@@ -127,15 +142,16 @@ def _finish_deletion(owner: Object, graph: _OwnerGraph, handled: set[str]) -> It
     finalizers, uid = owner.metadata.finalizers, owner.metadata.uid
     dependents = [dependent for dependent in graph.dependents.get(uid, ()) if dependent is not owner]
     if ORPHAN in finalizers:
-        for dependent in dependents:
-            if dependent.metadata.uid not in handled:
-                remaining = tuple(
-                    reference for reference in dependent.metadata.owner_references if reference.uid != uid
-                )
-                yield Update(_with_metadata(dependent, owner_references=remaining), dependent)
+        # An object is written once in a pass. The next pass releases the dependents that are written already.
+        released = [dependent for dependent in dependents if dependent.metadata.uid not in handled]
+        for dependent in released:
+            remaining = tuple(reference for reference in dependent.metadata.owner_references if reference.uid != uid)
+            yield Update(_with_metadata(dependent, owner_references=remaining), dependent)
+        if len(released) < len(dependents):
+            return
         yield Update(_with_metadata(owner, finalizers=tuple(name for name in finalizers if name != ORPHAN)), owner)
     elif FOREGROUND in finalizers:
-        blocking = [dependent for dependent in dependents if _blocks_owner(dependent, uid)]
+        blocking = any((uid, dependent.metadata.uid) in graph.blocking for dependent in dependents)
         for dependent in dependents:
             if not dependent.metadata.deletion_timestamp and dependent.metadata.uid not in handled:
                 yield _release_dependent(dependent, graph)
@@ -165,10 +181,6 @@ def _release_dependent(obj: Object, graph: _OwnerGraph) -> Update | Delete:
     return Delete(obj, "Foreground" if own_dependents else BACKGROUND)
 
 
-def _blocks_owner(obj: Object, uid: str) -> bool:
-    return any(reference.uid == uid and reference.block_owner_deletion for reference in obj.metadata.owner_references)
-
-
 def _with_metadata(obj: Object, **changes: tuple[object, ...]) -> Object:
     return replace(obj, metadata=replace(obj.metadata, **changes))
 
@@ -177,6 +189,13 @@ COLLECTED_RESOURCES = tuple(
     resource.group_resource for resource in STORED if resource.group_resource not in FREQUENTLY_WRITTEN_RESOURCES
 )
 """Resources whose objects are garbage collected, and can be owners of others."""
+
+_OWNER_RESOURCES = {
+    (resource.type.API_VERSION, resource.kind): resource.stored_resource
+    for resource in SERVED
+    if resource.kind == resource.stored_kind and resource.stored_resource in STORED
+}
+"""API version and kind of an owner reference → the resource as which the owner is stored."""
 
 
 def concerns_garbage_collector(event: WatchEvent) -> bool:
@@ -213,8 +232,8 @@ def owner_is_resolvable(reference: OwnerReference, obj: Object) -> bool:
 
     Its kind must be one of COLLECTED_RESOURCES. A cluster-scoped object cannot have a namespaced owner.
     """
-    resource = BY_KIND.get(reference.kind)
-    if resource is None or reference.api_version != resource.type.API_VERSION:
+    resource = _OWNER_RESOURCES.get((reference.api_version, reference.kind))
+    if resource is None:
         return False
     if resource.group_resource in FREQUENTLY_WRITTEN_RESOURCES:
         return False

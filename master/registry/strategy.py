@@ -73,7 +73,8 @@ def prepare_update(resource: AnyResource, new: Any, old: Any) -> Any:
     _check_identity(resource, new, old)
     new = resource.prepare_for_update(_with_old_metadata(new, old), old)
     problems = errors.first_errors(chain(check(new, resource.rules), check_update(old, new, resource.rules)))
-    added = [name for name in new.metadata.finalizers if name not in old.metadata.finalizers]
+    old_finalizers = set(old.metadata.finalizers)
+    added = [name for name in new.metadata.finalizers if name not in old_finalizers]
     if old.metadata.deletion_timestamp and added:
         reason = "no new finalizers can be added if the object is being deleted"
         problems.append(FieldError("metadata.finalizers", quoted(added), reason, FORBIDDEN))

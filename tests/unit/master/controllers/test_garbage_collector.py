@@ -17,7 +17,12 @@ from api.core.node import Namespace
 from api.meta.types import Object, OwnerReference
 from master.controllers.actions import Create, Delete, Failed, Update, WriteAction
 from master.controllers.events import invalid_owner_namespace
-from master.controllers.garbage_collector import concerns_garbage_collector, owner_is_resolvable, reconcile
+from master.controllers.garbage_collector import (
+    MAX_OWNER_EVENTS,
+    concerns_garbage_collector,
+    owner_is_resolvable,
+    reconcile,
+)
 from master.registry.strategy import FOREGROUND, ORPHAN
 from master.resources.metadata import parse_time
 from master.resources.scheme import group_resource
@@ -138,6 +143,60 @@ def test_owner_reference_to_another_namespace_is_reported() -> None:
         ELSEWHERE,
     ]
     assert _lines([ConfigMap(metadata=meta("b", namespace="red", owner_references=rows))]) == ["- b Background"]
+
+
+def passes(*objects: str) -> tuple[int, dict[str, str]]:
+    """Apply passes until nothing is left to do. Return their number, and the objects that are left."""
+    left = {words[0]: config_map(words) for words in objects}
+    for number in range(MOST_PASSES):
+        writes = list(reconcile(list(left.values()), _is_config_map, _cross_namespace_event))
+        if not writes:
+            return number, {name: shown(obj) for name, obj in left.items()}
+        for write in writes:
+            _apply(left, write)
+    raise AssertionError("there is always something left to do")
+
+
+def test_dependent_of_two_owners_that_orphan_it_at_once_stays() -> None:
+    assert passes(f"a!{ORPHAN}", f"b!{ORPHAN}", "c a b") == (2, {"c": "c"})
+
+
+def test_dependent_of_an_owner_that_waits_and_one_that_orphans_it_loses_no_reference_early() -> None:
+    assert written(f"a!{FOREGROUND}", f"b!{ORPHAN}", "c a b") == ["+ c b"]
+    assert passes(f"a!{FOREGROUND}", f"b!{ORPHAN}", "c a b")[1] == {"c": "c"}
+
+
+def test_repeated_owner_references_are_counted_once() -> None:
+    """One object that names a waiting owner 20,000 times would otherwise cost 400,000,000 steps in each pass."""
+    owner = config_map(f"a!{FOREGROUND}")
+    references = (*[_owner("a", blocks=False)] * 20_000, _owner("a", blocks=True))
+    waiting = ConfigMap(metadata=meta("b", deletion_timestamp=THEN, finalizers=("x/y",), owner_references=references))
+    assert list(reconcile([owner, waiting], _is_config_map, _cross_namespace_event)) == []
+
+
+def test_events_about_owners_in_other_namespaces_are_limited() -> None:
+    owners = [ConfigMap(metadata=meta(f"a{n}", namespace="blue", uid=f"uid-{n}")) for n in range(100)]
+    rows = tuple(OwnerReference(api_version="v1", kind="ConfigMap", name=f"a{n}", uid=f"uid-{n}") for n in range(100))
+    dependent = ConfigMap(metadata=meta("b", namespace="red", owner_references=rows * 2))
+    writes = list(reconcile([*owners, dependent], _is_config_map, _cross_namespace_event))
+    assert sum(isinstance(write, Create) for write in writes) == MAX_OWNER_EVENTS
+    assert writes[-1] == Delete(dependent)
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "can_be_resolved"),
+    [
+        ("batch/v1", "CronJob", True),
+        ("batch/v1beta1", "CronJob", True),
+        ("autoscaling/v1", "HorizontalPodAutoscaler", True),
+        ("batch/v2", "CronJob", False),
+        ("v1", "CronJob", False),
+        ("coordination.k8s.io/v1", "Lease", False),
+    ],
+)
+def test_owner_is_resolved_in_every_served_version(api_version: str, kind: str, can_be_resolved: bool) -> None:
+    reference = OwnerReference(api_version=api_version, kind=kind, name="a", uid="u")
+    assert owner_is_resolvable(reference, ConfigMap(metadata=meta("b", namespace="red"))) is can_be_resolved
 
 
 def test_object_owned_by_a_lease_is_kept() -> None:
