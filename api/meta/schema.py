@@ -18,8 +18,14 @@ NOT_SUPPORTED = "FieldValueNotSupported"
 FORBIDDEN = "FieldValueForbidden"
 UNKNOWN = "UnknownField"
 
-MAX_HINTS, MAX_HINT_LENGTH = 100, 64
-"""Unknown fields of a document that are compared with the known ones, and characters that are compared."""
+MAX_UNKNOWN_FIELDS = 100
+"""Unknown fields of a document that are reported, as in Kubernetes."""
+
+MAX_COMPARED_LENGTH = 64
+"""Characters of an unknown field that are compared with the known ones."""
+
+MAX_KEY_LENGTH = 317
+"""Characters of a map's key in a path: more than the longest name of a label (a prefix of 253, `/` and 63)."""
 
 
 @cache
@@ -49,8 +55,11 @@ class FieldError(NamedTuple):
 
 
 def shape_errors(kind: type[msgspec.Struct], document: object) -> Iterator[FieldError]:
-    """Yield an error for each place where a document does not have the shape of `kind`, in document order."""
-    yield from _walk(_info(kind), document, "", _Hints())
+    """Yield an error for each place where a document does not have the shape of `kind`, in document order.
+
+    Only the first MAX_UNKNOWN_FIELDS unknown fields are reported. The time is linear in the size of the document.
+    """
+    yield from _walk(_info(kind), document, "", _UnknownFields())
 
 
 @cache
@@ -58,23 +67,25 @@ def _info(kind: type[msgspec.Struct]) -> inspect.Type:
     return inspect.type_info(kind)
 
 
-class _Hints:
-    """The hints for the unknown fields of one document. Only the first MAX_HINTS have one, because each takes 20 us."""
+class _UnknownFields:
+    """The unknown fields of one document. An error with its hint takes 20 us, so their number is limited."""
 
     def __init__(self) -> None:
-        self._remaining = MAX_HINTS
+        self._remaining = MAX_UNKNOWN_FIELDS
 
-    def hint(self, key: str, fields: Iterable[str]) -> str:
-        """Return a hint that names the most similar field; empty if none is similar."""
+    def errors(self, path: str, key: str, value: object, known: Iterable[str]) -> Iterable[FieldError]:
+        """Return the error, which names the most similar known field; nothing after MAX_UNKNOWN_FIELDS."""
+        if self._remaining == 0:
+            return ()
         self._remaining -= 1
-        near = difflib.get_close_matches(key[:MAX_HINT_LENGTH], fields, n=1) if self._remaining >= 0 else ()
-        return f'; did you mean "{near[0]}"?' if near else ""
+        near = difflib.get_close_matches(key[:MAX_COMPARED_LENGTH], known, n=1)
+        return (FieldError(path, quoted(value), f'; did you mean "{near[0]}"?' if near else "", UNKNOWN),)
 
 
-def _walk(info: inspect.Type, value: object, path: str, hints: _Hints) -> Iterable[FieldError]:
-    walk: Callable[[Any, object, str, _Hints], Iterable[FieldError]] | None = _WALKS.get(type(info))
+def _walk(info: inspect.Type, value: object, path: str, unknown: _UnknownFields) -> Iterable[FieldError]:
+    walk: Callable[[Any, object, str, _UnknownFields], Iterable[FieldError]] | None = _WALKS.get(type(info))
     if walk is not None:
-        return walk(info, value, path, hints)
+        return walk(info, value, path, unknown)
     return () if _is_scalar(info, value) else (_mismatch(path, value, f"{_name(info)} is accepted"),)
 
 
@@ -96,7 +107,7 @@ def _fields(info: inspect.StructType) -> _StructFields:
     return fields
 
 
-def _walk_struct(info: inspect.StructType, value: object, path: str, hints: _Hints) -> Iterator[FieldError]:
+def _walk_struct(info: inspect.StructType, value: object, path: str, unknown: _UnknownFields) -> Iterator[FieldError]:
     if not isinstance(value, dict):
         yield _mismatch(path, value, "an object is accepted")
         return
@@ -105,9 +116,9 @@ def _walk_struct(info: inspect.StructType, value: object, path: str, hints: _Hin
         field = fields.by_name.get(key)
         field_path = f"{path}.{key}" if path else str(key) or '""'
         if field is None:
-            yield FieldError(field_path, quoted(field_value), hints.hint(str(key), fields.by_name), UNKNOWN)
+            yield from unknown.errors(field_path, str(key), field_value, fields.by_name)
         elif field_value is not None:
-            yield from _walk(field.type, field_value, field_path, hints)
+            yield from _walk(field.type, field_value, field_path, unknown)
     for field in fields.required:
         if value.get(field.encode_name) is None:
             field_path = f"{path}.{field.encode_name}" if path else field.encode_name
@@ -115,41 +126,42 @@ def _walk_struct(info: inspect.StructType, value: object, path: str, hints: _Hin
 
 
 def _walk_list(
-    info: inspect.VarTupleType | inspect.ListType, value: object, path: str, hints: _Hints
+    info: inspect.VarTupleType | inspect.ListType, value: object, path: str, unknown: _UnknownFields
 ) -> Iterator[FieldError]:
     if not isinstance(value, list | tuple):
         yield _mismatch(path, value, "a list is accepted")
         return
     for index, element in enumerate(value):
-        yield from _walk(info.item_type, element, f"{path}[{index}]", hints)
+        yield from _walk(info.item_type, element, f"{path}[{index}]", unknown)
 
 
-def _walk_map(info: inspect.DictType, value: object, path: str, hints: _Hints) -> Iterator[FieldError]:
+def _walk_map(info: inspect.DictType, value: object, path: str, unknown: _UnknownFields) -> Iterator[FieldError]:
     if not isinstance(value, dict):
         yield _mismatch(path, value, "a map is accepted")
         return
     for key, map_value in value.items():
-        yield from _walk(info.value_type, map_value, f"{path}[{key}]", hints)
+        # The path is copied for each element of a list, so a long key is cut.
+        yield from _walk(info.value_type, map_value, f"{path}[{str(key)[:MAX_KEY_LENGTH]}]", unknown)
 
 
-def _walk_union(info: inspect.UnionType, value: object, path: str, hints: _Hints) -> Iterable[FieldError]:
+def _walk_union(info: inspect.UnionType, value: object, path: str, unknown: _UnknownFields) -> Iterable[FieldError]:
     options = [option for option in info.types if not isinstance(option, inspect.NoneType)]
     if len(options) == 1:
-        return _walk(options[0], value, path, hints)
+        return _walk(options[0], value, path, unknown)
     if any(_is_scalar(option, value) for option in options):
         return ()
     return (_mismatch(path, value, f"{' or '.join(map(_name, options))} is accepted"),)
 
 
-def _walk_metadata(info: inspect.Metadata, value: object, path: str, hints: _Hints) -> Iterable[FieldError]:
-    return _walk(info.type, value, path, hints)
+def _walk_metadata(info: inspect.Metadata, value: object, path: str, unknown: _UnknownFields) -> Iterable[FieldError]:
+    return _walk(info.type, value, path, unknown)
 
 
 def _walk_any(*_: object) -> Iterable[FieldError]:
     return ()
 
 
-_WALKS: Mapping[type[inspect.Type], Callable[[Any, object, str, _Hints], Iterable[FieldError]]] = {
+_WALKS: Mapping[type[inspect.Type], Callable[[Any, object, str, _UnknownFields], Iterable[FieldError]]] = {
     inspect.StructType: _walk_struct,
     inspect.VarTupleType: _walk_list,
     inspect.ListType: _walk_list,

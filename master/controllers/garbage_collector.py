@@ -19,7 +19,7 @@ from api.meta.types import Object, OwnerReference
 from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, Failed, Update, WriteAction, isolate_errors
 from master.controllers.context import FREQUENTLY_WRITTEN_RESOURCES, Lister
-from master.registry.strategy import BACKGROUND, FOREGROUND, ORPHAN
+from master.registry.strategy import BACKGROUND, FOREGROUND, ORPHAN, finalizer_policy
 from master.resources.scheme import SERVED, STORED
 from master.storage.interface import WatchEvent
 
@@ -118,7 +118,10 @@ def _release_deleted_owners(obj: Object, graph: _OwnerGraph, cross_namespace_eve
     elsewhere = {reference.uid: reference for reference in missing if graph.is_elsewhere(reference, obj)}
     for reference in islice(elsewhere.values(), MAX_OWNER_EVENTS):
         yield cross_namespace_event(obj, reference)
-    yield Update(_with_metadata(obj, owner_references=tuple(remaining)), obj) if remaining else Delete(obj)
+    if remaining:
+        yield Update(_with_metadata(obj, owner_references=tuple(remaining)), obj)
+    else:
+        yield Delete(obj, finalizer_policy(obj) or BACKGROUND)
 
 
 def _is_reachable(owner: Object, obj: Object) -> bool:
@@ -178,7 +181,7 @@ def _release_dependent(obj: Object, graph: _OwnerGraph) -> Update | Delete:
             ),
             obj,
         )
-    return Delete(obj, "Foreground" if own_dependents else BACKGROUND)
+    return Delete(obj, "Foreground" if own_dependents else finalizer_policy(obj) or BACKGROUND)
 
 
 def _with_metadata(obj: Object, **changes: tuple[object, ...]) -> Object:

@@ -28,9 +28,6 @@ NAME_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 MAX_GENERATED_NAME_LENGTH = 63
 
-MAX_UNKNOWN_FIELDS = 100
-"""Unknown fields that are reported, as in Kubernetes. The others are only dropped, or rejected with them."""
-
 
 @dataclass(frozen=True, slots=True)
 class DecodedObject:
@@ -76,15 +73,12 @@ def decode_object(
 
 
 def _first_shape_errors(problems: Iterable[FieldError]) -> list[FieldError]:
-    """Return the first MAX_UNKNOWN_FIELDS unknown fields, and the first other errors."""
+    """Return the unknown fields, then the other errors, up to one more than a response names."""
     unknown_fields, others = list[FieldError](), list[FieldError]()
     for problem in problems:
-        if problem.reason != UNKNOWN:
-            others.append(problem)
-            if len(others) > errors.MAX_FIELD_ERRORS:
-                break
-        elif len(unknown_fields) < MAX_UNKNOWN_FIELDS:
-            unknown_fields.append(problem)
+        (unknown_fields if problem.reason == UNKNOWN else others).append(problem)
+        if len(others) > errors.MAX_FIELD_ERRORS:
+            break
     return [*unknown_fields, *others]
 
 

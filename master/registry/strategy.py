@@ -34,6 +34,7 @@ FOREGROUND, ORPHAN = "foregroundDeletion", "orphan"
 BACKGROUND = "Background"
 PROPAGATION_FINALIZERS = {BACKGROUND: "", "Foreground": FOREGROUND, "Orphan": ORPHAN}
 """Propagation policy → the finalizer that implements it."""
+POLICY_OF_FINALIZER = {finalizer: policy for policy, finalizer in PROPAGATION_FINALIZERS.items() if finalizer}
 
 
 # --- create and update ------------------------------------------------------------------------------------------------
@@ -156,7 +157,7 @@ def prepare_delete(
     """
     if resource.kind == "Namespace":
         return _prepare_namespace_delete(resource, obj, now)
-    obj = _with_policy_finalizer(obj, _propagation_policy(resource, options))
+    obj = _with_policy_finalizer(obj, _propagation_policy(resource, obj, options))
     grace = _grace_seconds(obj, options, node) if isinstance(obj, Pod) else 0
     if grace == 0 and not obj.metadata.finalizers:
         return None
@@ -169,20 +170,32 @@ def prepare_delete(
     return _with_deletion_timestamp(obj, since - datetime.timedelta(seconds=before - grace), grace)
 
 
-def _propagation_policy(resource: AnyResource, options: DeleteOptions) -> str:
-    if options.propagation_policy or options.orphan_dependents is None:
-        return options.propagation_policy or ("Orphan" if resource.orphans_dependents else BACKGROUND)
-    return "Orphan" if options.orphan_dependents else BACKGROUND
+def _propagation_policy(resource: AnyResource, obj: Object, options: DeleteOptions) -> str:
+    """Return what happens to the dependents: as the options say, else as the object's finalizers say, else the default
+    of the resource.
+    """
+    if options.propagation_policy:
+        return options.propagation_policy
+    if options.orphan_dependents is not None:
+        return "Orphan" if options.orphan_dependents else BACKGROUND
+    return finalizer_policy(obj) or ("Orphan" if resource.orphans_dependents else BACKGROUND)
+
+
+def finalizer_policy(obj: Object) -> str:
+    """Return the propagation policy that an object's finalizers implement; empty if they implement none."""
+    return next((POLICY_OF_FINALIZER[name] for name in obj.metadata.finalizers if name in POLICY_OF_FINALIZER), "")
 
 
 def _with_policy_finalizer(obj: Any, policy: str) -> Any:
+    """Return the object with the finalizer of a policy in place of the finalizers of other policies."""
     if policy not in PROPAGATION_FINALIZERS:
         accepted = ", ".join(PROPAGATION_FINALIZERS)
         raise errors.bad_request(f"propagationPolicy is {quoted(policy)}; {accepted} are accepted")
-    finalizer = PROPAGATION_FINALIZERS[policy]
-    if not finalizer or finalizer in obj.metadata.finalizers:
-        return obj
-    return with_metadata(obj, finalizers=(*obj.metadata.finalizers, finalizer))
+    finalizer, before = PROPAGATION_FINALIZERS[policy], obj.metadata.finalizers
+    finalizers = tuple(name for name in before if name == finalizer or name not in POLICY_OF_FINALIZER)
+    if finalizer and finalizer not in finalizers:
+        finalizers += (finalizer,)
+    return obj if finalizers == before else with_metadata(obj, finalizers=finalizers)
 
 
 def _with_deletion_timestamp(obj: Any, end: datetime.datetime, grace: int) -> Any:

@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 from msgspec import inspect
 
+from api.core.certificates import CertificateSigningRequest
 from api.core.endpoints import EndpointSlice
-from api.meta.schema import shape_errors
+from api.core.node import Node
+from api.meta.schema import INVALID, MAX_KEY_LENGTH, MAX_UNKNOWN_FIELDS, UNKNOWN, shape_errors
 from master.resources.scheme import STORED_TYPES
 
 HINTS = {"forZones": [{"name": "zone-a"}]}
@@ -26,6 +28,20 @@ HINTS = {"forZones": [{"name": "zone-a"}]}
 def test_list_in_a_map_has_the_shape_of_its_elements(hints: Any, paths: list[str]) -> None:
     document = {"addressType": "IPv4", "endpoints": [{"addresses": ["10.128.0.2"], "hints": hints}], "ports": []}
     assert [error.path for error in shape_errors(EndpointSlice, document)] == paths
+
+
+def test_only_the_first_hundred_unknown_fields_are_reported_and_other_errors_after_them() -> None:
+    document = {"spec": {f"x{number}": 1 for number in range(150)} | {"podCIDR": 7}}
+    errors = list(shape_errors(Node, document))
+    assert [error.reason for error in errors] == [UNKNOWN] * MAX_UNKNOWN_FIELDS + [INVALID]
+    assert errors[-1].path == "spec.podCIDR"
+
+
+def test_long_key_of_a_map_is_cut_in_paths() -> None:
+    """Else the path is copied for each element of its list: a body of 1 MB takes seconds."""
+    document = {"spec": {"extra": {"k" * 1000: ["a", 1]}}}
+    (error,) = shape_errors(CertificateSigningRequest, document)
+    assert error.path == f"spec.extra[{'k' * MAX_KEY_LENGTH}][1]"
 
 
 KNOWN = (

@@ -102,6 +102,16 @@ def test_garbage_collector_deletes_orphans_or_keeps_dependents(objects: list[str
     assert written(*objects) == writes
 
 
+@pytest.mark.parametrize(
+    ("finalizer", "policy"), [(ORPHAN, "Orphan"), (FOREGROUND, "Foreground"), ("a.io/b", "Background")]
+)
+@pytest.mark.parametrize("owners", [[], [f"a!{FOREGROUND}"]], ids=["owner is gone", "owner waits"])
+def test_dependent_is_deleted_with_the_policy_of_its_finalizer(owners: list[str], finalizer: str, policy: str) -> None:
+    dependent = config_map("b a")
+    dependent = replace(dependent, metadata=replace(dependent.metadata, finalizers=(finalizer,)))
+    assert _lines([*map(config_map, owners), dependent]) == [f"- b {policy}"]
+
+
 OWNER: dict[str, Any] = {"kind": "ConfigMap", "name": "a", "uid": "uid-a"}
 ELSEWHERE = '! ownerRef [v1/ConfigMap, namespace: red, name: a, uid: uid-a] does not exist in namespace "red"'
 

@@ -131,6 +131,32 @@ def test_delete_propagation_policy_decides_about_dependents(
 
 
 @pytest.mark.parametrize(
+    ("kind", "before", "options", "after"),
+    [
+        ("ReplicaSet", (ORPHAN,), {"propagation_policy": "Foreground"}, ("a.io/b", FOREGROUND)),
+        ("ReplicaSet", (FOREGROUND,), {"propagation_policy": "Orphan"}, ("a.io/b", ORPHAN)),
+        ("ReplicaSet", (FOREGROUND,), {"propagation_policy": "Foreground"}, ("a.io/b", FOREGROUND)),
+        ("ReplicaSet", (ORPHAN,), {"propagation_policy": "Background"}, ("a.io/b",)),
+        ("ReplicaSet", (ORPHAN, FOREGROUND), {"orphan_dependents": False}, ("a.io/b",)),
+        ("ReplicaSet", (FOREGROUND,), {"orphan_dependents": True}, ("a.io/b", ORPHAN)),
+        ("ReplicaSet", (ORPHAN,), {}, ("a.io/b", ORPHAN)),
+        ("ReplicaSet", (FOREGROUND, ORPHAN), {}, ("a.io/b", FOREGROUND)),
+        ("Job", (FOREGROUND,), {}, ("a.io/b", FOREGROUND)),
+        ("Job", (), {}, ("a.io/b", ORPHAN)),
+    ],
+)
+@pytest.mark.parametrize("deleted", [None, "2026-01-01T00:00:00Z"])
+def test_explicit_propagation_policy_replaces_the_finalizer_of_an_earlier_one(
+    kind: str, before: tuple[str, ...], options: dict[str, Any], after: tuple[str, ...], deleted: str | None
+) -> None:
+    """Without a policy the finalizers of the object decide, and only then the default of its kind."""
+    obj = BY_KIND[kind].type(metadata=meta("a", finalizers=("a.io/b", *before), deletion_timestamp=deleted))
+    left = prepare_delete(BY_KIND[kind], obj, DeleteOptions(**options), datetime(2026, 1, 2, tzinfo=UTC))
+    assert left is not None
+    assert set(left.metadata.finalizers) == set(after)
+
+
+@pytest.mark.parametrize(
     ("requested", "own", "seconds"), [(-1, 30, 1), (-30, 30, 1), (None, -5, 1), (2, 30, 2), (0, 30, None)]
 )
 def test_negative_grace_period_is_one_second(requested: int | None, own: int, seconds: int | None) -> None:
