@@ -15,6 +15,7 @@ from master.config import MasterConfig, config_problems
 from reconcile.config_file import load
 from reconcile.daemon import notify, run
 from reconcile.errors import DriverError
+from reconcile.malloc import frozen_imports
 
 log = logging.getLogger(__name__)
 
@@ -41,13 +42,15 @@ def main() -> int:
 
 
 async def _serve_network_controller(settings: MasterConfig) -> None:
-    from master.network_controller.app import run_network_controller  # noqa: PLC0415 - 4 MB less than with the master's own
+    with frozen_imports():
+        from master.network_controller.app import run_network_controller  # noqa: PLC0415 - 4 MB less than with the master's own
 
     await run_network_controller(settings)
 
 
 async def _serve_api(settings: MasterConfig) -> None:
-    from master.app import run_master  # noqa: PLC0415 - 1 MB less than with both
+    with frozen_imports():
+        from master.app import run_master  # noqa: PLC0415 - 1 MB less than with both
 
     async with run_master(settings) as master:
         log.info("serving", extra={"url": master.url, "revision": master.store.revision})

@@ -7,17 +7,19 @@ import sys
 from pathlib import Path
 
 from api.client.kubeconfig import BadKubeconfig
-from node_agent.app import serve
 from node_agent.config import Settings
 from reconcile.config_file import load
 from reconcile.daemon import run
 from reconcile.errors import Refused
+from reconcile.malloc import frozen_imports
 
 
 def main() -> int:
     """Run the command. Return its exit code."""
     settings = load(Settings, "podlane-node-agent", "/etc/podlane/node-agent.yaml")
     Path(settings.state_dir).mkdir(parents=True, exist_ok=True)
+    with frozen_imports():
+        from node_agent.app import serve  # noqa: PLC0415
     try:
         code = run(lambda: serve(settings), settings.log_level)
     except (BadKubeconfig, Refused) as error:

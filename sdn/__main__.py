@@ -7,13 +7,15 @@ import sys
 from api.client.kubeconfig import BadKubeconfig
 from reconcile.config_file import load
 from reconcile.daemon import run
-from sdn.app import serve
+from reconcile.malloc import frozen_imports
 from sdn.config import Settings
 
 
 def main() -> int:
     """Entry point of the command."""
     settings = load(Settings, "podlane-sdn", "/etc/podlane/sdn.yaml")
+    with frozen_imports():
+        from sdn.app import serve  # noqa: PLC0415
     try:
         return run(lambda: serve(settings), settings.log_level)
     except BadKubeconfig as error:

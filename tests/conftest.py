@@ -31,11 +31,12 @@ hypothesis.settings.load_profile("podlane")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect tests without garbage collection: it would visit all modules and tests again and again."""
+    """Collect tests without garbage collection, and exempt modules and tests from it: it would visit them each time."""
     gc.disable()
     try:
         return (yield)
     finally:
+        gc.freeze()
         gc.enable()
 
 
