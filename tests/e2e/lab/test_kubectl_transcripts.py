@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 import yaml
 
 from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.apiserver.sync_client import SyncClient
 from tests.testbed.kubectl import ALL_PROGRAMS, OLDEST_AND_NEWEST, version_of
 from tests.testbed.lab.cluster import Cluster
 from tests.testbed.lab.transcript import Section, Terminal, sections
@@ -72,14 +72,12 @@ def in_its_project(program: str, kubeconfig: Path, root: Path, name: str, sectio
     own = {"HOME": str(root), "KUBECONFIG": str(directory / "kubeconfig"), "EDITOR": "false"}
     environment = {**os.environ, **own}
 
-    def about_project(*words: str) -> None:
-        subprocess.run([program, *words, project], env=environment, check=True, capture_output=True, cwd=directory)
-
-    about_project("create", "namespace")
+    client = SyncClient(kubeconfig)
+    client.apply(f"apiVersion: v1\nkind: Namespace\nmetadata: {{name: {project}}}\n")
     try:
         return Terminal(program, directory, environment).play(section, project)
     finally:
-        about_project("delete", "namespace", "--wait=false")
+        client.delete(f"/api/v1/namespaces/{project}")
 
 
 @pytest.mark.parametrize("program", ALL_PROGRAMS, ids=[Path(program).name for program in ALL_PROGRAMS])

@@ -13,7 +13,7 @@ from typing import Any
 
 from lab.process import run
 from lab.topology import Lab, LabNode, Site
-from tests.testbed.apiserver.reader import ApiReader
+from tests.testbed.apiserver.sync_client import SyncClient
 from tests.testbed.wait import wait_until
 
 # Several checkouts can run tests at once, each with its own networks.
@@ -27,7 +27,7 @@ class Cluster:
     def __init__(self, lab: Lab, home: Path) -> None:
         self.lab = lab
         self._home = home
-        self._reader = ApiReader(lab.kubeconfig)
+        self.client = SyncClient(lab.kubeconfig)
 
     @property
     def nodes(self) -> dict[str, LabNode]:
@@ -48,11 +48,11 @@ class Cluster:
 
     def apply(self, manifest: str) -> None:
         """Apply a manifest."""
-        self.kubectl("apply", "-f", "-", stdin=manifest)
+        self.client.apply(manifest)
 
     def pod(self, namespace: str, name: str) -> dict[str, Any] | None:
         """Return a pod, None if there is none."""
-        return self._reader.get(f"/api/v1/namespaces/{namespace}/pods/{name}") or None
+        return self.client.get(f"/api/v1/namespaces/{namespace}/pods/{name}") or None
 
     def status(self, namespace: str, name: str) -> dict[str, Any]:
         """Return the status of a pod, empty if there is none."""

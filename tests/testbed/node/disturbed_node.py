@@ -124,12 +124,13 @@ class DisturbedNode(SingleNode):
         return int(code), body
 
     def apply(self, *pods: str) -> None:
-        """kubectl apply."""
-        self.kubectl("apply", "-f", "-", stdin="".join(pods))
+        """Apply the manifests of pods and of other objects."""
+        self.client.apply("\n".join(pods))
 
     def delete(self, *pods: str) -> None:
         """Delete pods without waiting for their end."""
-        self.kubectl("delete", "pod", "--wait=false", *pods)
+        for name in pods:
+            self.client.delete(f"/api/v1/namespaces/default/pods/{name}")
 
     def _master_flags(self) -> tuple[str, ...]:
         self._flags = super()._master_flags()

@@ -20,7 +20,7 @@ class NodePods:
         self.node = node
 
     def apply(self, *pods: str) -> None:
-        self.node.kubectl("apply", "-f", "-", stdin="".join(pods))
+        self.node.client.apply("\n".join(pods))
 
     def delete(self, *names: str, wait: bool = True) -> None:
         self.node.kubectl("delete", "pods", *names, "--timeout=60s" if wait else "--wait=false")

@@ -21,7 +21,7 @@ from api.client.kubeconfig import Kubeconfig
 from lab import images
 from lab.down import remove_pod_cgroups
 from lab.process import LabError, run
-from tests.testbed.apiserver.reader import ApiReader
+from tests.testbed.apiserver.sync_client import SyncClient
 from tests.testbed.docker.daemon import Dockerd
 from tests.testbed.wait import wait_until
 
@@ -45,7 +45,7 @@ class SingleNode:
         self.command_prefix = command_prefix
         self._docker = Dockerd(self.root / "docker", docker, command_prefix)
         self._running: dict[str, subprocess.Popen[bytes]] = {}
-        self._reader = ApiReader(self.root / "admin")
+        self.client = SyncClient(self.root / "admin")
 
     def __enter__(self) -> Self:
         try:
@@ -151,7 +151,7 @@ class SingleNode:
     def read(self, path: str) -> dict[str, Any]:
         """Return the document at a path of the API, empty if there is none."""
         if not self.command_prefix:
-            return self._reader.get(path)
+            return self.client.get(path)
         done = self._run_kubectl("get", "--raw", path)
         if "(NotFound)" in done.stderr:
             return {}
