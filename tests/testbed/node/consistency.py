@@ -14,6 +14,7 @@ import docker.errors
 
 from api.validation.static_pods import CONFIG_MIRROR
 from tests.testbed.node.disturbed_node import AGENT, DisturbedNode
+from tests.testbed.node.single_node import link_target
 from tests.testbed.wait import DEADLINE_SECONDS, wait_until
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -210,7 +211,7 @@ def _of_logs(node: DisturbedNode, containers: list[_Container]) -> Iterator[str]
     logs = node.root / "logs"
     entries = [Path(folder, name) for folder, _, names in os.walk(logs) for name in names]
     links = [path for path in entries if path.is_symlink()]
-    targets = sorted(str(path.resolve()) for path in links)
+    targets = sorted(map(link_target, links))
     wished = sorted(
         str(Path(container.log).resolve())
         for container in containers

@@ -193,7 +193,7 @@ class SingleNode:
             "containers": names,
             "directories": [entry.name for entry in pods.iterdir()] if pods.exists() else [],
             "mounts": [line for line in Path("/proc/mounts").read_text().splitlines() if f"{pods}/" in line],
-            "logs": [f"{path} {os.path.realpath(path)}" for path in links if path not in folders],
+            "logs": [f"{path} {link_target(path)}" for path in links if path not in folders],
         }
         return {kind: sorted(name for name in names if uid in name) for kind, names in actual.items()}
 
@@ -234,7 +234,7 @@ class SingleNode:
         process.wait()
 
 
-def _link_target(path: Path) -> str:
+def link_target(path: Path) -> str:
     """Return where a link leads, or nothing if the link was removed meanwhile."""
     try:
         return os.path.realpath(path)
