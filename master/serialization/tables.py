@@ -26,16 +26,16 @@ def columns(resource: AnyResource) -> list[dict[str, object]]:
 
 
 def metadata_only(obj: Any, version: str) -> dict[str, object]:
-    """Return the object's metadata, as a PartialObjectMetadata of that API version."""
-    return {"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": msgspec.to_builtins(obj.metadata)}
+    """Return the object's metadata, as a PartialObjectMetadata of that API version to encode."""
+    return {"kind": "PartialObjectMetadata", "apiVersion": version, "metadata": obj.metadata}
 
 
 def table_row(resource: AnyResource, obj: Any, view: View, now: datetime.datetime, include: str) -> dict[str, object]:
-    """Return a row; `include` (None, Metadata or Object) says which part of the object is added to it."""
-    cells: dict[str, object] = {"cells": resource.cells(obj, now)}
-    if include == "None":
-        return cells
-    return cells | {"object": msgspec.to_builtins(obj) if include == "Object" else metadata_only(obj, view.api_version)}
+    """Return a row to encode; `include` (None, Metadata or Object) says which part of the object is added to it."""
+    row: dict[str, object] = {"cells": resource.cells(obj, now)}
+    if include != "None":
+        row["object"] = obj if include == "Object" else metadata_only(obj, view.api_version)
+    return row
 
 
 def encode_table(

@@ -150,4 +150,4 @@ def test_configuration_kinds_table_rows() -> None:
 def test_table_row_object_follows_include_object() -> None:
     kind = BY_KIND["Namespace"]
     assert "object" not in tables.table_row(kind, namespace("red"), View.TABLE, NOW, "None")
-    assert tables.table_row(kind, namespace("red"), View.TABLE, NOW, "Object")["object"]["metadata"]["name"] == "red"  # type: ignore[index]
+    assert tables.table_row(kind, namespace("red"), View.TABLE, NOW, "Object")["object"] == namespace("red")
