@@ -193,8 +193,11 @@ class NftablesMonitor:
             self._changes.clear()
             self._socket.setsockopt(_SOL_NETLINK, _JOIN, _NFTABLES_GROUP)
             self.modified_externally = False
-            if generation(self._kernel) != self._nft.last_generation:
-                self._mark_modified()
+            # Another change of ours may be in progress, so whose these changes are is known when none is.
+            missed = range(self._nft.last_generation + 1, generation(self._kernel) + 1)
+            self._changes.extend(missed[-_MAX_OWN_GENERATIONS:])
+            if self._nft.is_idle:
+                self._check()
 
     def _on_readable(self) -> None:
         with contextlib.suppress(BlockingIOError):
