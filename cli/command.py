@@ -20,6 +20,6 @@ def add_command(
     act: Callable[[argparse.Namespace], int],
 ) -> argparse.ArgumentParser:
     """A command whose work is `act`, which returns the exit code."""
-    parser = commands.add_parser(name, help=what, description=f"{what.capitalize()}.")
+    parser = commands.add_parser(name, help=what, description=f"{what[:1].upper()}{what[1:]}.")
     parser.set_defaults(act=act)
     return parser

@@ -42,6 +42,8 @@ def service_outcome(source: Host, first: Hop, topology: ClusterTopology) -> Serv
 def _stopped(source: Host, first: Hop, service: ServicePortReport, topology: ClusterTopology) -> str:
     """Explain why a connection gets no endpoint."""
     result, node, name = first.result, first.node, _name(service)
+    if result.steps and first.request.fragment:
+        return f"dropped because the switch of {node} lets no connection to {name} begin with a fragment"
     if result.steps and not result.outputs:
         return (
             f"dropped because {topology.vnid_text(source, result.vnid)} may not connect to {name} (VNID {service.vnid})"

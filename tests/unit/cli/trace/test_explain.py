@@ -55,6 +55,15 @@ def test_explanation_of_a_delivered_connection_names_its_endpoint() -> None:
     )
 
 
+@pytest.mark.parametrize("endpoints", [(), ("10.128.2.3:80",)])
+def test_explanation_of_a_fragment_to_a_service(endpoints: tuple[str, ...]) -> None:
+    first = structs.replace(ASKED, protocol="udp", fragment="first")
+    dropped = structs.replace(STOPPED, vnid=11, endpoints=endpoints)
+    expected = "dropped because the switch of node-1 lets no connection to the service blue/web begin with a fragment"
+    assert explanation(dropped, trace_request=first) == expected
+    assert explanation(dropped) != expected
+
+
 def test_explanation_names_the_endpoint_that_drops_the_packet() -> None:
     far = Hop("node-2", ASKED, TraceResult((TraceStep("pod_output"),), (), 10))
     assert explanation(DELIVERED, far) == "dropped because red (VNID 10) may not reach blue (VNID 11)"
