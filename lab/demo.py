@@ -45,7 +45,7 @@ def _pod(project: str, number: int, node: str) -> Pod:
         name="toolbox",
         image=TOOLBOX,
         image_pull_policy="IfNotPresent",
-        command=("sh", "-c", "exec httpd -f -p 8080 -h /"),
+        command=("sh", "-c", "mkdir -p /tmp/www; hostname > /tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www"),
     )
     meta = ObjectMeta(name=f"{project}-{number}", namespace=project, labels=LABEL)
     spec = PodSpec(containers=(sleeper,), node_name=node, termination_grace_period_seconds=1)

@@ -287,7 +287,8 @@ def _last_log_lines(log: Path) -> str:
 def show_lab(state: Path) -> int:
     """Show the lab that is up. Raises LabError if there is none."""
     if not is_up(SITE):
-        raise LabError("no lab is up; `make lab` brings one up")
+        crashed = "; parts of one are left: `make lab-down` removes them" if SITE.run_dir.is_symlink() else ""
+        raise LabError(f"no lab is up{crashed}; `make lab` brings one up")
     return asyncio.run(_show(_running_lab(state, SITE)))
 
 

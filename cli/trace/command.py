@@ -40,8 +40,8 @@ async def run(client: Client, arguments: argparse.Namespace) -> None:
 def _find_host(text: str, topology: ClusterTopology) -> Host:
     host = topology.find_host(text)
     if host is None:
-        with_address = "PROJECT/POD of a pod or PROJECT/SERVICE of a service that has one"
-        raise QueryFailed(f"{text!r} is neither an address nor {with_address}, nor a node")
+        accepted = "an address, a node, PROJECT/POD, or PROJECT/SERVICE of a service with a cluster IP is accepted"
+        raise QueryFailed(f"no pod with an address, service or node has the name {text!r}; {accepted}")
     return host
 
 

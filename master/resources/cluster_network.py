@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from api.validation.registry import RULES
 from master.resources.printing import NAME
@@ -18,6 +21,12 @@ CLUSTER_NETWORKS = Resource(
     rules=RULES[ClusterNetwork],
     acted_on_by="created from the settings of the master; the sdn daemons",
 )
+
+
+def _egress_warnings(obj: HostSubnet | NetNamespace) -> Iterator[str]:
+    if obj.egress_ips or (isinstance(obj, HostSubnet) and obj.egress_cidrs):
+        yield "egress addresses have no effect: pods leave the cluster with the address of their node"
+
 
 NODE_UID_ANNOTATION = "pod.network.openshift.io/node-uid"
 """Annotation: the uid of the Node for which the master made it."""
@@ -36,12 +45,16 @@ HOST_SUBNETS = Resource(
         Column("Subnet", "The network of the node's pods.", lambda host_subnet, _: host_subnet.subnet),
         Column(
             "Egress CIDRs",
-            "Networks from which egress addresses may be put on this node.",
+            "Networks for egress addresses of this node; they have no effect.",
             lambda host_subnet, _: ",".join(host_subnet.egress_cidrs),
         ),
-        Column("Egress IPs", "Egress addresses on this node.", lambda host_subnet, _: ",".join(host_subnet.egress_ips)),
+        Column(
+            "Egress IPs",
+            "Egress addresses of this node; they have no effect.",
+            lambda host_subnet, _: ",".join(host_subnet.egress_ips),
+        ),
     ),
-    rules=RULES[HostSubnet],
+    rules=replace(RULES[HostSubnet], warnings=_egress_warnings),
     acted_on_by="the sdn daemons",
 )
 
@@ -58,10 +71,10 @@ NET_NAMESPACES = Resource(
         ),
         Column(
             "Egress IPs",
-            "The addresses under which the project's pods leave the cluster.",
+            "Egress addresses of the project; they have no effect.",
             lambda net_namespace, _: ",".join(net_namespace.egress_ips),
         ),
     ),
-    rules=RULES[NetNamespace],
+    rules=replace(RULES[NetNamespace], warnings=_egress_warnings),
     acted_on_by="the sdn daemons",
 )

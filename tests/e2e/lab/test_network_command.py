@@ -42,7 +42,7 @@ def test_podlane_network_trace_queries_switches_of_both_nodes(cluster: Cluster) 
     )
     stranger = trace("red/red-2", "--from-tunnel", "10.9.9.9", "--vnid", "10")
     assert stranger[-1] == "dropped because node-2 rejects tunnel packets from 10.9.9.9: no node has this address"
-    assert "neither an address nor PROJECT/POD" in trace("red/nobody", code=1)[-1]
+    assert "has the name 'red/nobody'; an address, a node, PROJECT/POD" in trace("red/nobody", code=1)[-1]
     assert "--vnid requires --from-tunnel" in trace("red/red-2", "--vnid", "10", code=2)[-1]
     assert not cluster.kubectl("get", "nodequeries", "-o", "name").stdout, "no question is left behind"
 
