@@ -14,7 +14,7 @@ from api.client.bootstrap import bootstrap_kubeconfig, node_kubeconfig
 from api.client.client import Client, ClientError
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.codec import manifest
-from cli import network, pod
+from cli import network, pod, scc
 from cli.command import ADMIN, UsageError, add_command
 from lab.down import bring_down, has_traces
 from lab.process import LabError
@@ -63,6 +63,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
     pod.add_commands(topics.add_parser("pod", help="static pods of this node"))
     network.add_commands(topics.add_parser("network", help="the pod network"))
+    scc.add_commands(topics.add_parser("scc", help="security context constraints"))
     return parser
 
 

@@ -14,7 +14,7 @@ ClientError
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -270,12 +270,13 @@ class Client:
         body: bytes | None = None,
         content_type: str = "application/json",
         query: dict[str, str] | None = None,
+        headers: Iterable[tuple[str, str]] = (),
     ) -> bytes:
-        """Send a request and return the body of a successful response."""
+        """Send a request and return the body of a successful response. `headers` are further headers."""
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS)
-        headers = {"Content-Type": content_type} if body is not None else {}
+        all_headers = [*([("Content-Type", content_type)] if body is not None else []), *headers]
         async with self._open_response(
-            method, path, body=body, headers=headers, query=query, timeout=timeout
+            method, path, body=body, headers=all_headers, query=query, timeout=timeout
         ) as response:
             try:
                 return await response.read()
@@ -289,7 +290,7 @@ class Client:
         path: str,
         *,
         body: bytes | None = None,
-        headers: dict[str, str] | None = None,
+        headers: Iterable[tuple[str, str]] = (),
         query: dict[str, str] | None = None,
         timeout: aiohttp.ClientTimeout | None = None,  # noqa: ASYNC109
     ) -> AsyncIterator[aiohttp.ClientResponse]:

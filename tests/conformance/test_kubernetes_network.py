@@ -80,8 +80,7 @@ def test_kubectl_tables_have_the_columns_of_our_own_master(world: StockCluster, 
 
     async def ask(client: Client) -> bytes:
         path = f"/apis/network.openshift.io/v1/{resource.plural}"
-        async with client._open_response("GET", path, headers={"Accept": accept}) as response:
-            return await response.read()
+        return await client.request("GET", path, headers=[("Accept", accept)])
 
     columns = json.loads(world.call_api(ask))["columnDefinitions"]
     assert [(column["name"], column["type"]) for column in columns] == [
