@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import datetime
 import hmac
 import re
 from collections.abc import Mapping
 from typing import Any
+
+from multidict import MultiMapping
 
 from api.core.auth import TokenReviewStatus
 from api.core.config import Secret
@@ -23,11 +26,38 @@ from reconcile.errors import Refused
 
 BEARER = "bearer "
 
+WEBSOCKET_PROTOCOL_HEADER, BEARER_PROTOCOL = "sec-websocket-protocol", "base64url.bearer.authorization.k8s.io."
+"""Browsers cannot set other headers, so they send a token as a WebSocket subprotocol with this prefix."""
+
 
 def user_from_certificate(certificate: Mapping[str, Any] | None) -> User:
     """Return the user that a verified client certificate names. The certificate has the form of `getpeercert`."""
     subject = peer_subject(certificate)
     return User(subject.user, frozenset((*subject.groups, "system:authenticated"))) if subject.user else User()
+
+
+def authorization_header(headers: MultiMapping[str]) -> str:
+    """Return the Authorization header of a request. That of a WebSocket handshake may be a subprotocol.
+
+    Source: the WebSocket authenticator of Kubernetes. The token is base64url without padding, and the client requests
+    another subprotocol, too, because the server accepts none with a token. Raises Unauthorized.
+    """
+    authorization = headers.get("Authorization", "")
+    if authorization or headers.get("Upgrade", "").lower() != "websocket":
+        return authorization
+    lines = headers.getall(WEBSOCKET_PROTOCOL_HEADER, [])
+    protocols = [protocol.strip() for line in lines for protocol in line.split(",")]
+    tokens = [protocol for protocol in protocols if protocol.startswith(BEARER_PROTOCOL)]
+    if not tokens:
+        return ""
+    encoded = tokens[0].removeprefix(BEARER_PROTOCOL)
+    try:
+        token = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True).decode()
+    except ValueError as error:
+        raise errors.status_error(401, "Unauthorized", "Unauthorized") from error
+    if len(tokens) > 1 or len(protocols) == 1 or not token:
+        raise errors.status_error(401, "Unauthorized", "Unauthorized")
+    return f"{BEARER}{token}"
 
 
 class Authenticator:
