@@ -79,7 +79,10 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
         Path(config.state_dir, "store.db"), {**STORED_TYPES, ALLOCATOR_CURSORS: AllocatorCursor}
     )
     network, ca_certificate, authorizer = network_config(config), authority.pem.decode(), Authorizer(storage)
-    creation = ObjectCreation(AdmissionChain(admission_plugins(network.services)), _now, ca_certificate)
+    authorize = authorizer.allows if config.security_context_constraints else None
+    if authorize is None:
+        log.warning("security context constraints are off: whoever may create a pod in a project can own its node")
+    creation = ObjectCreation(AdmissionChain(admission_plugins(network.services, authorize)), _now, ca_certificate)
     try:
         runtime = ControllerRuntime(
             ControllerContext(
@@ -92,7 +95,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 sign_token=tokens.sign,
                 clock=_now,
                 max_terminated_pods=config.finished_pods,
-                authorize=lambda user, attributes: authorizer.decide(user, attributes).allowed,
+                authorize=authorizer.allows,
                 issue_certificate=lambda csr: _issue_certificate(authority, csr, config.certificate_seconds),
             )
         )

@@ -104,6 +104,13 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
         bool,
         msgspec.Meta(description="whether certificates of kubelets must be issued by the cluster's authority"),
     ] = False
+    security_context_constraints: Annotated[
+        bool,
+        msgspec.Meta(
+            description="whether security context constraints decide what pods may be; without them, everybody who may "
+            "create a pod in a project can own the nodes"
+        ),
+    ] = True
     certificate_seconds: Annotated[
         int,
         msgspec.Meta(ge=600, description="maximum lifetime of certificates issued to nodes and clients, in seconds"),

@@ -24,12 +24,12 @@ class StatusError(Exception):
 
 
 @contextmanager
-def with_warnings(warnings: tuple[str, ...]) -> Iterator[None]:
-    """Set the warnings of every StatusError that is raised inside."""
+def with_warnings(warnings: Sequence[str]) -> Iterator[None]:
+    """Set the warnings of every StatusError that is raised inside, those that are added meanwhile too."""
     try:
         yield
     except StatusError as error:
-        error.warnings = warnings
+        error.warnings = tuple(warnings)
         raise
 
 

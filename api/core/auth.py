@@ -38,6 +38,7 @@ class TokenReview(Object, frozen=True):
 
     API_VERSION = "authentication.k8s.io/v1"
     KIND = "TokenReview"
+    NAMESPACED = False
 
     spec: TokenReviewSpec = TokenReviewSpec()
     status: TokenReviewStatus = TokenReviewStatus()
@@ -54,6 +55,7 @@ class SelfSubjectReview(Object, frozen=True):
 
     API_VERSION = "authentication.k8s.io/v1"
     KIND = "SelfSubjectReview"
+    NAMESPACED = False
 
     status: SelfSubjectReviewStatus = SelfSubjectReviewStatus()
 
@@ -104,6 +106,7 @@ class SelfSubjectAccessReview(Object, frozen=True):
 
     API_VERSION = "authorization.k8s.io/v1"
     KIND = "SelfSubjectAccessReview"
+    NAMESPACED = False
 
     spec: SubjectAccessReviewSpec = SubjectAccessReviewSpec()
     status: SubjectAccessReviewStatus = SubjectAccessReviewStatus()
@@ -113,12 +116,14 @@ class SubjectAccessReview(SelfSubjectAccessReview, frozen=True):
     """A query whether a user may perform an operation."""
 
     KIND = "SubjectAccessReview"
+    NAMESPACED = False
 
 
 class LocalSubjectAccessReview(SelfSubjectAccessReview, frozen=True):
     """A query whether a user may perform an operation in one namespace."""
 
     KIND = "LocalSubjectAccessReview"
+    NAMESPACED = True
 
 
 class SelfSubjectRulesReviewSpec(Value, frozen=True):
@@ -156,6 +161,7 @@ class SelfSubjectRulesReview(Object, frozen=True):
 
     API_VERSION = "authorization.k8s.io/v1"
     KIND = "SelfSubjectRulesReview"
+    NAMESPACED = False
 
     spec: SelfSubjectRulesReviewSpec = SelfSubjectRulesReviewSpec()
     status: SubjectRulesReviewStatus = SubjectRulesReviewStatus()

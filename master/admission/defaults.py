@@ -12,15 +12,32 @@ from api.core.pod import Pod
 from api.core.resource_requests import qos_class
 from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
+from master.admission.service_account import service_account_user
+from master.auth.attributes import Attributes, Authorize
 from master.resources.ingresses import CLASS_ANNOTATION, Ingress, IngressClass
 from master.resources.pods import PODS
-from master.resources.priority_classes import PREEMPT_LOWER_PRIORITY, PRIORITY_CLASSES, PriorityClass
+from master.resources.priority_classes import (
+    PREEMPT_LOWER_PRIORITY,
+    PRIORITY_CLASSES,
+    SYSTEM_PREFIX,
+    PriorityClass,
+)
 from master.resources.scheme import group_resource
 from master.storage.interface import Transaction
 
+SYSTEM_NAMESPACE = "kube-system"
+"""The namespace in which everybody who may create pods may use the system priority classes."""
+
 
 class Priority(AdmissionPlugin):
-    """Sets the priority of new pods from their PriorityClass. Allows one default PriorityClass."""
+    """Sets the priority of new pods from their PriorityClass. Allows one default PriorityClass.
+
+    Pods of a system class evict those of all other tenants. Outside kube-system, the pod's service account or its
+    requester needs the verb `use` for the class. With `authorize` None, everybody may use it.
+    """
+
+    def __init__(self, authorize: Authorize | None) -> None:
+        self._authorize = authorize
 
     def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
         if request.operation is not Operation.CREATE or not isinstance(obj, Pod):
@@ -30,6 +47,18 @@ class Priority(AdmissionPlugin):
     def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
         if request.operation is not Operation.DELETE and isinstance(obj, PriorityClass):
             check_single_default(obj, objects.list(group_resource(PriorityClass)))
+        elif request.operation is Operation.CREATE and isinstance(obj, Pod):
+            self._check_system_class(request, obj)
+
+    def _check_system_class(self, request: AdmissionRequest, pod: Pod) -> None:
+        name, namespace = pod.spec.priority_class_name, pod.metadata.namespace
+        if self._authorize is None or not name.startswith(SYSTEM_PREFIX) or namespace == SYSTEM_NAMESPACE:
+            return
+        attributes = Attributes("use", PRIORITY_CLASSES.group, PRIORITY_CLASSES.plural, namespace=namespace, name=name)
+        users = (service_account_user(pod), *((request.requester.user,) if request.requester is not None else ()))
+        if not any(user.node or self._authorize(user, attributes) for user in users):
+            reason = f"pods with {name} priorityClass is not permitted in {namespace} namespace"
+            raise errors.forbidden(request.resource, pod.metadata.name, reason)
 
 
 def apply_priority(pod: Pod, classes: Iterable[PriorityClass]) -> Pod:

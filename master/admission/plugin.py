@@ -24,15 +24,21 @@ class Operation(StrEnum):
     CREATE = "CREATE"
     UPDATE = "UPDATE"
     DELETE = "DELETE"
+    CONNECT = "CONNECT"
+
+
+def ignore_warning(warning: str) -> None:
+    """Drop a warning: there is no client that could read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionRequest:
     """The attributes of a write that is to be admitted.
 
-    `old` is the stored object, None for a create. `requester` is None for the master's own controllers.
-    `client_address` is the address of the requester's connection, empty if the requester is impersonated.
-    `grace_period_seconds` is that of a delete. `random_suffix` returns five letters for a generated name.
+    `old` is the stored object, None for a create and for a connection to a pod. `requester` is None for the master's
+    own controllers. `client_address` is the address of the requester's connection, empty if the requester is
+    impersonated. `grace_period_seconds` is that of a delete. `random_suffix` returns five letters for a generated name.
+    `warn` sends a warning to the client with the response.
     """
 
     operation: Operation
@@ -44,6 +50,7 @@ class AdmissionRequest:
     requester: Requester | None = None
     client_address: str = ""
     grace_period_seconds: int | None = None
+    warn: Callable[[str], None] = ignore_warning
 
 
 class AdmissionPlugin:
@@ -59,7 +66,7 @@ class AdmissionPlugin:
         return obj
 
     def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
-        """Reject the write, or do nothing. For a delete, `obj` is the stored object."""
+        """Reject the write, or do nothing. For a delete and for a connection, `obj` is the stored object."""
 
     def reserve(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
         """Reserve what the object needs, put what changes with it into the transaction, and return the object."""

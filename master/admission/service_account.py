@@ -22,6 +22,7 @@ from api.meta.types import ObjectFieldSelector
 from api.validation.static_pods import is_mirror
 from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
+from master.auth.attributes import User
 from master.auth.service_account_tokens import DEFAULT_SERVICE_ACCOUNT, ROOT_CA_CONFIGMAP
 from master.resources.configuration import ServiceAccount
 from master.resources.pods import PODS
@@ -109,3 +110,13 @@ def token_volume(name: str) -> Volume:
         VolumeProjection(downward_api=namespace),
     )
     return Volume(name=name, projected=ProjectedVolumeSource(sources=sources, default_mode=0o644))
+
+
+def service_account_user(pod: Pod) -> User:
+    """Return the user that a pod's service account is for decisions about what the pod may be.
+
+    It is not a member of system:authenticated, so what everybody may use is used by the requester.
+    """
+    namespace, name = pod.metadata.namespace, pod.spec.service_account_name or DEFAULT_SERVICE_ACCOUNT
+    groups = frozenset(("system:serviceaccounts", f"system:serviceaccounts:{namespace}"))
+    return User(f"system:serviceaccount:{namespace}:{name}", groups)

@@ -26,11 +26,11 @@ from api.core.services import (
     needs_health_check_node_port,
 )
 from api.meta.schema import DUPLICATE, FORBIDDEN, FieldError, quoted
-from api.meta.types import ObjectMeta
 from api.network.types import ClusterNetwork, HostSubnet
 from master import errors
+from master.admission.cursors import move_cursor, read_cursor
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest
-from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor, next_numbers
+from master.allocators import next_numbers
 from master.config import ExternalNetworks, ServiceConfig
 from master.resources.scheme import group_resource
 from master.resources.services import SERVICES
@@ -271,14 +271,13 @@ def allocate_service_ips(new: Any, old: Any, transaction: Transaction, config: S
     if new.spec.external_ips:
         hosts = transaction.list(group_resource(HostSubnet))
         check_external_ips(new, old, others, config.external, _reserved_networks(cluster, config, hosts))
-    stored_cursors = [_stored_cursor(name, transaction) for name in ("service-addresses", "node-ports")]
+    stored_cursors = [read_cursor(name, transaction) for name in ("service-addresses", "node-ports")]
     network = IPv4Network(cluster.service_network)
     allocated, after = allocate(
         new, old, others, network, config.node_ports, AllocatorCursors(*(cursor.next for cursor in stored_cursors))
     )
     for cursor, number in zip(stored_cursors, (after.address, after.node_port), strict=True):
-        if cursor.next != number:
-            transaction.put(ALLOCATOR_CURSORS, replace(cursor, next=number))
+        move_cursor(cursor, number, transaction)
     return allocated
 
 
@@ -293,8 +292,3 @@ def _reserved_networks(
         **({config.ingress: f"in the network of ingress addresses {config.ingress}"} if config.ingress else {}),
         **{IPv4Network(host.host_ip): f"the address of {host.metadata.name}" for host in hosts if host.host_ip},
     }
-
-
-def _stored_cursor(name: str, transaction: Transaction) -> AllocatorCursor:
-    cursor: AllocatorCursor | None = transaction.get(Key(ALLOCATOR_CURSORS, "", name))
-    return cursor or AllocatorCursor(metadata=ObjectMeta(name=name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 SYSTEM_MASTERS = "system:masters"
@@ -46,6 +47,10 @@ class Attributes:
     subresource: str = ""
     namespace: str = ""
     name: str = ""
+
+
+Authorize = Callable[[User, Attributes], bool]
+"""Return whether a user may send a request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,6 +76,10 @@ class Authorizer:
         """Decide a request by its attributes alone."""
         return self._decide(user, attributes, NodeAccess())
 
+    def allows(self, user: User, attributes: Attributes | PathAttributes) -> bool:
+        """Return whether a request is allowed by its attributes alone."""
+        return self.decide(user, attributes).allowed
+
     def _decide(self, user: User, attributes: Attributes | PathAttributes, access: NodeAccess) -> Decision:
         namespace = attributes.namespace if isinstance(attributes, Attributes) else ""
         bindings = self._bindings
@@ -104,7 +108,7 @@ class Authorizer:
         """Return the user with access to what the user may do, for admission."""
         return Requester(
             user,
-            is_allowed=lambda attributes: self.decide(user, attributes).allowed,
+            is_allowed=lambda attributes: self.allows(user, attributes),
             rules_for=lambda namespace: self.rules_for(user, namespace),
             role_rules=self._bindings.role_rules,
         )

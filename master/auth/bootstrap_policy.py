@@ -10,6 +10,7 @@ from api.core.certificates import CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_
 from api.meta.selectors import LabelSelector
 from api.meta.types import ObjectMeta
 from master.auth.attributes import KUBELET_CLIENT_USER
+from master.auth.bootstrap_sccs import BOOTSTRAP_SCCS
 from master.resources.rbac import (
     RBAC_GROUP,
     AggregationRule,
@@ -19,6 +20,7 @@ from master.resources.rbac import (
     RoleRef,
     Subject,
 )
+from master.resources.security_context_constraints import SCC_PLURAL, SECURITY_GROUP
 
 AUTO_UPDATE = "rbac.authorization.kubernetes.io/autoupdate"
 """Annotation of a default role or binding: with the value false, the master does not restore it."""
@@ -241,6 +243,11 @@ _RULES |= {
         for name, signer in _SIGNERS.items()
     },
 }
+_SCC_ROLE = "system:openshift:scc:"
+_RULES |= {
+    f"{_SCC_ROLE}{scc.metadata.name}": (_rule("use", SECURITY_GROUP, SCC_PLURAL, scc.metadata.name),)
+    for scc in BOOTSTRAP_SCCS
+}
 _AGGREGATING_ROLES: dict[str, tuple[str, tuple[PolicyRule, ...]]] = {
     "system:aggregate-to-admin": ("admin", _ADMIN),
     "system:aggregate-to-edit": ("edit", _EDIT),
@@ -277,6 +284,7 @@ _BINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "podlane:first-certificates": (f"{CERTIFICATES_ROLE}{_REQUESTS}:nodeclient", (_BOOTSTRAPPERS,)),
     "podlane:renewed-certificates": (f"{CERTIFICATES_ROLE}{_REQUESTS}:selfnodeclient", ("Group system:nodes",)),
     "basic-users": ("basic-user", (_AUTHENTICATED,)),
+    f"{_SCC_ROLE}restricted-v2": (f"{_SCC_ROLE}restricted-v2", (_AUTHENTICATED,)),
     "self-provisioners": ("self-provisioner", ("Group system:authenticated:oauth",)),
 }
 """Binding → its role and its subjects."""

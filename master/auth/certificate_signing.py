@@ -7,7 +7,7 @@ address in a serving certificate must also be the source address of the connecti
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
@@ -29,7 +29,7 @@ from api.meta import names
 from api.meta.schema import quoted
 from api.pki import keys
 from api.pki.pem import CertificateRequest, Subject
-from master.auth.attributes import Attributes, User
+from master.auth.attributes import Attributes, Authorize, User
 from master.resources.certificate_requests import CERTIFICATE_SIGNING_REQUESTS as KIND
 from master.resources.nodes import ready_status
 
@@ -123,8 +123,6 @@ def _parse_ip(text: str) -> IPv4Address | IPv6Address | None:
     except ValueError:
         return None
 
-
-Authorize = Callable[[User, Attributes], bool]
 
 BUILTIN_SIGNERS = frozenset((CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER))
 NODE_SIGNERS = frozenset((KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER))

@@ -1,4 +1,4 @@
-"""Objects that belong to every cluster: namespaces, ClusterNetwork, priority classes, ServiceCIDR. Pure."""
+"""Objects that belong to every cluster: namespaces, ClusterNetwork, priority classes, ServiceCIDR, SCCs. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import msgspec
 from api.core.node import Namespace
 from api.meta.types import ObjectMeta
 from api.network.types import ClusterNetwork, ClusterNetworkEntry
+from master.auth.bootstrap_sccs import BOOTSTRAP_SCCS
 from master.config import NetworkConfig
 from master.controllers.actions import Action, Create, Update
 from master.controllers.context import Lister
 from master.resources.namespaces import SYSTEM_NAMESPACES
 from master.resources.priority_classes import SYSTEM_CLASSES, PriorityClass
+from master.resources.security_context_constraints import SecurityContextConstraints
 from master.resources.services import ServiceCIDR, ServiceCIDRSpec
 
 GLOBAL_NAMESPACE = "default"
@@ -59,6 +61,12 @@ def bootstrap_priority_classes(classes: Iterable[PriorityClass]) -> Iterator[Cre
     )
 
 
+def bootstrap_sccs(sccs: Iterable[SecurityContextConstraints]) -> Iterator[Create]:
+    """Yield the missing default SCCs. Those that exist stay as an administrator has changed them."""
+    existing = {scc.metadata.name for scc in sccs}
+    yield from (Create(scc) for scc in BOOTSTRAP_SCCS if scc.metadata.name not in existing)
+
+
 def bootstrap_service_cidr(config: NetworkConfig, existing: ServiceCIDR | None) -> Iterator[Create | Update]:
     """Yield the ServiceCIDR `kubernetes` with the configured service network."""
     spec = ServiceCIDRSpec(cidrs=(str(config.service_network),))
@@ -76,3 +84,8 @@ def sync_service_cidr(lister: Lister) -> Iterable[Action]:
 def sync_priority_classes(lister: Lister) -> Iterable[Action]:
     """Create the system priority classes."""
     return bootstrap_priority_classes(lister.list(PriorityClass))
+
+
+def sync_sccs(lister: Lister) -> Iterable[Action]:
+    """Create the default SCCs."""
+    return bootstrap_sccs(lister.list(SecurityContextConstraints))

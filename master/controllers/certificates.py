@@ -18,7 +18,8 @@ from api.core.certificates import (
 from api.core.node import Node
 from api.pki import keys
 from master.auth import certificate_signing
-from master.auth.certificate_signing import Authorize, ReservedNames
+from master.auth.attributes import Authorize
+from master.auth.certificate_signing import ReservedNames
 from master.controllers.actions import Action, Failed, Update, Warn, isolate_errors
 from master.controllers.context import Lister, Sign
 from master.controllers.network import kubernetes_service

@@ -15,7 +15,7 @@ from typing import Any
 from api.core.certificates import CertificateSigningRequest
 from api.meta.types import O, ObjectMeta
 from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
-from master.auth.certificate_signing import Authorize
+from master.auth.attributes import Authorize
 from master.config import NetworkConfig
 from master.controllers.actions import Action
 from master.registry.creation import ObjectCreation

@@ -17,6 +17,7 @@ from master.controllers.cluster_roles import sync_cluster_roles
 from master.controllers.context import FREQUENTLY_WRITTEN_RESOURCES, Controller, ControllerContext, Lister, resources_of
 from master.controllers.expiration import sync_expiration
 from master.controllers.garbage_collector import COLLECTED_RESOURCES, concerns_garbage_collector, sync_owners
+from master.controllers.namespace_security_allocation import sync_namespace_ranges
 from master.controllers.namespaces import NAMESPACED_RESOURCES, sync_namespaces
 from master.controllers.network import host_subnets, net_namespaces
 from master.controllers.network.endpoint_slice_mirroring import sync_mirrored_endpoint_slices
@@ -73,6 +74,18 @@ STATELESS_CONTROLLERS = (
         "priority-class-controller",
         resources_of("PriorityClass"),
         bootstrap.sync_priority_classes,
+        required_for_startup=True,
+    ),
+    Controller(
+        "security-context-constraints-controller",
+        resources_of("SecurityContextConstraints"),
+        bootstrap.sync_sccs,
+        required_for_startup=True,
+    ),
+    Controller(
+        "namespace-security-allocation-controller",
+        resources_of("Namespace"),
+        sync_namespace_ranges,
         required_for_startup=True,
     ),
     Controller(

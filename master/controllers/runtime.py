@@ -3,8 +3,8 @@
 Nothing waits between reading and writing, so no decision is based on old state. If another master was first, the write
 raises Conflict, nothing is written, and the controller makes another pass on the newer state.
 
-A rejected create (quota, limit range) is retried for its owner after a back-off that doubles from 1 s to 60 s, or when
-the quota changes.
+A rejected create (quota, limit range, SCC) is retried for its owner after a back-off that doubles from 1 s to 60 s, or
+when what rejected it changes.
 
 An unexpected error of one object is logged once with its traceback, and the object is retried after the same back-off.
 The other objects are reconciled meanwhile. No such error keeps the server from starting.
@@ -46,13 +46,20 @@ from master.registry.request import DeleteOptions
 from master.resources import quantities
 from master.resources.configuration import ServiceAccount
 from master.resources.quotas import LimitRange, ResourceQuota
+from master.resources.rbac import ClusterRoleBinding, RoleBinding
 from master.resources.scheme import BY_KIND, group_resource
+from master.resources.security_context_constraints import SecurityContextConstraints
 from master.storage.interface import Conflict, Key, Put, Transaction, WatchEvent
 from master.storage.interface import Delete as StorageDelete
 from reconcile.errors import DriverError, NotReady
 from reconcile.loop import Loop, LoopTiming, retry_unexpected_errors
 
 log = logging.getLogger(__name__)
+
+REJECTING_KINDS = (
+    ResourceQuota, LimitRange, ServiceAccount, RoleBinding, ClusterRoleBinding, SecurityContextConstraints,
+)  # fmt: skip
+"""Kinds whose objects let admission reject a create."""
 
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 1.0, 60.0
 """Seconds before the first retry, and the longest time between retries; it doubles."""
@@ -65,21 +72,23 @@ def next_backoff(previous: CreateBackoff | None, namespace: str, message: str, n
 
 
 def reset_after(backoffs: CreateBackoffs, event: WatchEvent, now: float) -> dict[str, CreateBackoff]:
-    """Return the back-offs after a change that may let creates succeed: they end at once in its namespace."""
+    """Return the back-offs after a change that may let creates succeed: those of its namespace, or all, end at once."""
     namespace = event.record.key.namespace
     if not _may_succeed_now(event):
         return dict(backoffs)
     return {
-        uid: replace(backoff, until=now) if backoff.namespace == namespace else backoff
+        uid: replace(backoff, until=now) if namespace in ("", backoff.namespace) else backoff
         for uid, backoff in backoffs.items()
     }
 
 
 def _may_succeed_now(event: WatchEvent) -> bool:
-    """Return whether a quota, a limit range or a service account changed so that rejected creates may succeed."""
+    """Return whether a quota, a limit range, an account, an SCC or a binding changed so that creates may succeed."""
     new, old = event.record.object, event.previous.object if event.previous is not None else None
     if isinstance(new, ServiceAccount):
         return event.type == "ADDED"
+    if isinstance(new, RoleBinding | ClusterRoleBinding | SecurityContextConstraints):
+        return event.type != "DELETED"
     if event.type == "DELETED" or isinstance(new, LimitRange):
         return True
     if not isinstance(new, ResourceQuota) or old is None:
@@ -215,7 +224,7 @@ class ControllerRuntime:
                     if controller.observe is not None:
                         stack.callback(self._store.watch(resource, controller.observe))
                     stack.callback(self._store.watch(resource, wake))
-            for kind in (ResourceQuota, LimitRange, ServiceAccount):
+            for kind in REJECTING_KINDS:
                 stack.callback(self._store.watch(group_resource(kind), self._reset_backoffs))
             async with asyncio.TaskGroup() as group:
                 for loop in self._loops.values():

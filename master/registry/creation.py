@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ from api.meta.types import Object, ObjectMeta
 from api.validation.registry import default
 from master import errors
 from master.admission.chain import AdmissionChain
-from master.admission.plugin import AdmissionRequest, Operation
+from master.admission.plugin import AdmissionRequest, Operation, ignore_warning
 from master.auth.rbac import Requester
 from master.auth.service_account_tokens import DEFAULT_SERVICE_ACCOUNT, ROOT_CA_CONFIGMAP
 from master.registry import strategy
@@ -41,6 +41,7 @@ class ObjectCreation:
         requester: Requester | None = None,
         client_address: str = "",
         *,
+        warn: Callable[[str], None] = ignore_warning,
         is_trusted: bool = False,
     ) -> Any:
         """Return a decoded object as it is to be stored: mutate, set server fields, validate, admit, reserve.
@@ -58,6 +59,7 @@ class ObjectCreation:
             random_suffix=random_letters,
             requester=requester,
             client_address=client_address,
+            warn=warn,
         )
         with transaction.savepoint():
             obj = self.chain.mutate(admission, obj, transaction)

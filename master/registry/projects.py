@@ -59,14 +59,17 @@ def decode_project_request(document: object) -> ProjectRequest:
 
 
 def requested_project(request: ProjectRequest, requester: str) -> dict[str, Any]:
-    """Return the document of the requested project."""
+    """Return the document of the requested project.
+
+    Other annotations and labels of the request are dropped: they would choose the user IDs of the project's pods, or
+    their security.
+    """
     annotations = {
         DISPLAY_NAME_ANNOTATION: request.display_name,
         DESCRIPTION_ANNOTATION: request.description,
         REQUESTER_ANNOTATION: requester,
     }
-    meta = {"name": request.metadata.name, "annotations": {**request.metadata.annotations, **annotations}}
-    return {"metadata": {**meta, "labels": request.metadata.labels}}
+    return {"metadata": {"name": request.metadata.name, "annotations": annotations}}
 
 
 def admin_binding(project: str, user: str) -> rbac.RoleBinding:

@@ -17,7 +17,7 @@ from api.core.pod import Pod
 from api.meta.schema import FORBIDDEN, FieldError
 from api.meta.types import Object
 from master import errors
-from master.admission.plugin import AdmissionRequest, Operation
+from master.admission.plugin import AdmissionRequest, Operation, ignore_warning
 from master.auth.authorization import Authorizer
 from master.registry import decoding, managed_fields, patch, scale, strategy
 from master.registry.creation import ObjectCreation
@@ -182,16 +182,18 @@ class Registry:
         else:
             raise errors.already_exists(info.resource, name)
         check_size(body.object)  # Defaults may have made it large; admission would take seconds.
-        transaction = Transaction(self._store)
-        with errors.with_warnings(body.warnings):
+        transaction, warnings = Transaction(self._store), list(body.warnings)
+        with errors.with_warnings(warnings):
             requester = self._authorizer.requester(request.user)
-            created = self._creation.create(info.resource, body.object, transaction, requester, request.client_address)
+            created = self._creation.create(
+                info.resource, body.object, transaction, requester, request.client_address, warn=warnings.append
+            )
             new = managed_fields.with_managed_fields(created, managers)
             check_size(new)
 
         def respond(stored: tuple[Any, ...]) -> Response:
             obj = info.resource.from_stored(stored[0]) if stored else new
-            return self._answer(201, request, obj, body.warnings)
+            return self._answer(201, request, obj, tuple(warnings))
 
         changes = (Put(key, info.resource.to_stored(new), expect=0), *transaction.changes)
         return WriteDecision(respond, changes, dry_run(request.query))
@@ -247,8 +249,9 @@ class Registry:
         document_to_decode = document if subresource else resource.normalize_update(document, old.object)
         body = decoding.decode_object(request.info, document_to_decode, field_validation(request.query))
         check_size(body.object, len(old.data))
-        with errors.with_warnings(body.warnings):
-            admission = self._admission(Operation.UPDATE, request, old.object)
+        warnings = list(body.warnings)
+        with errors.with_warnings(warnings):
+            admission = self._admission(Operation.UPDATE, request, old.object, warn=warnings.append)
             obj = self._chain.mutate(admission, body.object, transaction)
             if subresource:
                 # Fields outside the subresource are not stored, but a node must not try to write them.
@@ -269,12 +272,17 @@ class Registry:
 
         def respond(stored: tuple[Any, ...]) -> Response:
             obj = _object_after(resource, stored, new, old, is_dry_run=is_dry_run)
-            return self._answer(200, request, obj, body.warnings)
+            return self._answer(200, request, obj, tuple(warnings))
 
         return WriteDecision(respond, _changes(resource, new, old, transaction.changes), is_dry_run)
 
     def _admission(
-        self, operation: Operation, request: Request, old: Any, grace_period_seconds: int | None = None
+        self,
+        operation: Operation,
+        request: Request,
+        old: Any,
+        grace_period_seconds: int | None = None,
+        warn: Callable[[str], None] = ignore_warning,
     ) -> AdmissionRequest:
         return AdmissionRequest(
             operation=operation,
@@ -286,6 +294,7 @@ class Registry:
             requester=self._authorizer.requester(request.user),
             client_address=request.client_address,
             grace_period_seconds=grace_period_seconds,
+            warn=warn,
         )
 
     async def scale(self, verb: str, request: Request) -> Response:

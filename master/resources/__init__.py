@@ -23,6 +23,10 @@ from master.resources.priority_classes import PRIORITY_CLASSES
 from master.resources.quotas import LIMIT_RANGES, RESOURCE_QUOTAS
 from master.resources.rbac import CLUSTER_ROLE_BINDINGS, CLUSTER_ROLES, ROLE_BINDINGS, ROLES
 from master.resources.resource import AnyResource
+from master.resources.security_context_constraints import (
+    LEGACY_SECURITY_CONTEXT_CONSTRAINTS,
+    SECURITY_CONTEXT_CONSTRAINTS,
+)
 from master.resources.services import ENDPOINT_SLICES, ENDPOINT_SLICES_V1BETA1, ENDPOINTS, SERVICE_CIDRS, SERVICES
 from master.resources.stateful_sets import CONTROLLER_REVISIONS, STATEFUL_SETS
 from master.resources.unsupported import UNSUPPORTED
@@ -71,6 +75,8 @@ BUILTIN: tuple[AnyResource, ...] = (
     CLUSTER_ROLES,
     ROLE_BINDINGS,
     CLUSTER_ROLE_BINDINGS,
+    SECURITY_CONTEXT_CONSTRAINTS,
+    LEGACY_SECURITY_CONTEXT_CONSTRAINTS,
     PRIORITY_CLASSES,
     RUNTIME_CLASSES,
     STORAGE_CLASSES,

@@ -125,7 +125,10 @@ def _as_namespace(act: Callable[[Namespace], Namespace]) -> Callable[[Project], 
 
 
 def _validate_project_update(old: Project, new: Project) -> Iterator[FieldError]:
-    """Yield an error for each change except of the display name and description."""
+    """Yield an error for each change except of the display name and description.
+
+    With a finalizer or an owner, the administrator of a project could keep it from being deleted, or have it deleted.
+    """
     reason = "field is immutable, try updating the namespace"
     before, after = old.metadata, new.metadata
     for key in sorted(before.annotations.keys() | after.annotations.keys()):
@@ -134,6 +137,11 @@ def _validate_project_update(old: Project, new: Project) -> Iterator[FieldError]
     for key in sorted(before.labels.keys() | after.labels.keys()):
         if before.labels.get(key) != after.labels.get(key):
             yield FieldError(f"metadata.labels[{key}]", quoted(after.labels.get(key)), reason)
+    if before.finalizers != after.finalizers:
+        yield FieldError("metadata.finalizers", quoted(after.finalizers), reason)
+    if before.owner_references != after.owner_references:
+        names = [owner.name for owner in after.owner_references]
+        yield FieldError("metadata.ownerReferences", quoted(names), reason)
 
 
 PROJECTS = Resource(

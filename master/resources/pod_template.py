@@ -180,3 +180,13 @@ POD_TEMPLATES = Resource(
         validate=_validate_pod_template,
     ),
 )
+
+
+def template_of(obj: Any) -> PodTemplateSpec | None:
+    """Return the pod template of a workload or a PodTemplate; None for other objects."""
+    if isinstance(obj, PodTemplate):
+        return obj.template
+    spec = getattr(obj, "spec", None)
+    job = getattr(spec, "job_template", None)
+    template = getattr(spec if job is None else job.spec, "template", None)
+    return template if isinstance(template, PodTemplateSpec) else None

@@ -15,6 +15,12 @@ from api.core.auth import (
 )
 from api.meta.types import Object
 from master.resources import namespaces
+from master.resources.security_context_constraints import SECURITY_GROUP
+from master.resources.security_reviews import (
+    PodSecurityPolicyReview,
+    PodSecurityPolicySelfSubjectReview,
+    PodSecurityPolicySubjectReview,
+)
 
 AUTHENTICATION, AUTHORIZATION = "authentication.k8s.io", "authorization.k8s.io"
 
@@ -25,6 +31,9 @@ REVIEW_KINDS: Mapping[tuple[str, str], type[Object]] = {
     (AUTHORIZATION, "selfsubjectrulesreviews"): SelfSubjectRulesReview,
     (AUTHORIZATION, "subjectaccessreviews"): SubjectAccessReview,
     (AUTHORIZATION, "localsubjectaccessreviews"): LocalSubjectAccessReview,
+    (SECURITY_GROUP, "podsecuritypolicyselfsubjectreviews"): PodSecurityPolicySelfSubjectReview,
+    (SECURITY_GROUP, "podsecuritypolicysubjectreviews"): PodSecurityPolicySubjectReview,
+    (SECURITY_GROUP, "podsecuritypolicyreviews"): PodSecurityPolicyReview,
 }
 """(group, plural) of every review."""
 
@@ -47,11 +56,11 @@ VIRTUAL_RESOURCES: dict[str, tuple[VirtualResource, ...]] = {
     ),
     **{
         group: tuple(
-            VirtualResource(plural, kind.KIND, namespaced=kind.KIND.startswith("Local"))
+            VirtualResource(plural, kind.KIND, namespaced=kind.NAMESPACED)
             for (of, plural), kind in REVIEW_KINDS.items()
             if of == group
         )
-        for group in (AUTHENTICATION, AUTHORIZATION)
+        for group in (AUTHENTICATION, AUTHORIZATION, SECURITY_GROUP)
     },
 }
 """By group; all of version v1."""

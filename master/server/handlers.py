@@ -20,6 +20,7 @@ from master.registry.metrics import MetricsReader
 from master.registry.projects import ProjectRequests
 from master.registry.registry import Registry
 from master.registry.request import Request, Response, check_verb, dry_run, field_manager
+from master.registry.security_reviews import SECURITY_REVIEWS, SecurityReviews
 from master.resources.resource import READ_VERBS, SCALE
 from master.resources.scheme import COMPUTED
 from master.serialization import negotiation
@@ -51,6 +52,7 @@ class Handlers:
         registry: Registry,
         metrics: MetricsReader,
         project_requests: ProjectRequests,
+        security_reviews: SecurityReviews,
         subresource_handlers: Mapping[tuple[str, str], SubresourceHandler],
         streams: PodStreams,
         watches: watch.WatchHandler,
@@ -65,6 +67,7 @@ class Handlers:
         self._registry = registry
         self._metrics = metrics
         self._project_requests = project_requests
+        self._security_reviews = security_reviews
         self._subresource_handlers = subresource_handlers
         self._streams = streams
         self._watches = watches
@@ -168,10 +171,13 @@ class Handlers:
             raise errors.not_acceptable()
         document = await self._read_document(http, _content_type(http))
         review = reviews.decode_review(route.kind, document, route.namespace)
-        backend = reviews.ReviewBackend(
-            self._authenticator.review_token, self._authorizer.decide_review, self._authorizer.rules_for
-        )
-        answer = reviews.answer_review(review, user, backend)
+        if route.kind in SECURITY_REVIEWS:
+            answer = self._security_reviews.answer(review, user, route.namespace)
+        else:
+            backend = reviews.ReviewBackend(
+                self._authenticator.review_token, self._authorizer.decide_review, self._authorizer.rules_for
+            )
+            answer = reviews.answer_review(review, user, backend)
         return nonresource.json_response(
             msgspec.structs.replace(answer, api_version=route.kind.API_VERSION, kind=route.kind.KIND), 201
         )
@@ -188,9 +194,9 @@ class Handlers:
         )
         return web.Response(status=response.status, body=response.body, content_type="application/json")
 
-    async def proxy(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
+    async def proxy(self, http: web.Request, user: User, route: ProxyRoute) -> web.StreamResponse:
         """Forward the request to a node or a pod."""
-        return await self._streams.serve(http, route)
+        return await self._streams.serve(http, self._authorizer.requester(user), route)
 
     def non_resource(self, http: web.Request) -> web.Response:
         """Respond to a GET of a path that names no resource."""

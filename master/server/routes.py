@@ -107,13 +107,14 @@ def resolve_path(path: str) -> RequestInfo | None:
 def resolve_review(path: str) -> tuple[type[Object], str] | None:
     """Return the kind of review of a path and its namespace; None for other paths."""
     match path.strip("/").split("/"):
-        case ["apis", group, "v1", plural] if (group, plural) in REVIEW_KINDS and not REVIEW_KINDS[
-            group, plural
-        ].KIND.startswith("Local"):
-            return REVIEW_KINDS[group, plural], ""
-        case ["apis", group, "v1", "namespaces", name, plural] if (group, plural) in REVIEW_KINDS and name:
-            return REVIEW_KINDS[group, plural], name
-    return None
+        case ["apis", group, "v1", plural]:
+            namespace = ""
+        case ["apis", group, "v1", "namespaces", namespace, plural] if namespace:
+            pass
+        case _:
+            return None
+    kind = REVIEW_KINDS.get((group, plural))
+    return (kind, namespace) if kind is not None and bool(namespace) == kind.NAMESPACED else None
 
 
 PROXY = "proxy"

@@ -14,7 +14,7 @@ from multidict import CIMultiDict
 
 from master import errors
 from master.auth.attributes import Attributes, PathAttributes, User
-from master.auth.authentication import Authenticator
+from master.auth.authentication import Authenticator, authorization_header
 from master.auth.authorization import Authorizer
 from master.auth.service_account_tokens import TokenSigner
 from master.registry import projects
@@ -23,6 +23,7 @@ from master.registry.metrics import MetricsReader
 from master.registry.pods import PodActions
 from master.registry.projects import ProjectRequests
 from master.registry.registry import Registry
+from master.registry.security_reviews import SecurityReviews
 from master.registry.tokens import TokenRequests
 from master.resources import namespaces, virtual
 from master.server import routes, watch
@@ -74,6 +75,10 @@ def tls_context(server_pem: Path, ca_pem: Path) -> ssl.SSLContext:
     return context
 
 
+CREATED_STREAMS = frozenset(("attach", "exec", "portforward"))
+"""Subresources for which a GET, as WebSocket clients send it, needs the right to create, too."""
+
+
 class Server:
     """The HTTPS API server. After `start()`, `port` is the port number; `stop()` ends all requests."""
 
@@ -86,7 +91,7 @@ class Server:
         store, clock = parts.store, parts.creation.clock
         self._authenticator = Authenticator(store, parts.tokens, clock)
         self._authorizer = parts.authorizer
-        self._streams = PodStreams(store, parts.nodes)
+        self._streams = PodStreams(store, parts.nodes, parts.creation)
         self.watches = watch.WatchHandler(store, clock)
         pods, tokens = PodActions(store, clock), TokenRequests(store, parts.tokens, clock)
         self._handlers = Handlers(
@@ -94,6 +99,7 @@ class Server:
             registry=Registry(store, parts.creation, parts.authorizer),
             metrics=MetricsReader(store, parts.nodes, clock),
             project_requests=ProjectRequests(store, parts.creation),
+            security_reviews=SecurityReviews(store, parts.authorizer.allows),
             subresource_handlers={
                 ("Pod", "binding"): pods.bind,
                 ("Pod", "eviction"): pods.evict,
@@ -146,7 +152,7 @@ class Server:
         """Authenticate, resolve, impersonate, authorize and dispatch one request. Raises `errors.StatusError`."""
         transport = http.transport
         certificate = transport.get_extra_info("peercert") if transport is not None else None
-        client = self._authenticator.authenticate(certificate, http.headers.get("Authorization", ""))
+        client = self._authenticator.authenticate(certificate, authorization_header(http.headers))
         route = routes.resolve(http.method, http.path, http.rel_url.raw_path, http.query)
         user = self._authorizer.impersonate(client, http.headers.items())
         self._authorize(user, route, http)
@@ -159,6 +165,8 @@ class Server:
                 self._authorizer.require(user, verb, info, http.query)
             case ProxyRoute(verb, info):
                 self._authorizer.require(user, verb, info, {})
+                if verb == "get" and info.subresource in CREATED_STREAMS:
+                    self._authorizer.require(user, "create", info, {})
             case ReviewRoute(kind, namespace):
                 group, plural = virtual.REVIEW_RESOURCES[kind]
                 self._authorizer.require_attributes(user, Attributes("create", group, plural, namespace=namespace))
@@ -174,7 +182,7 @@ class Server:
             case ResourceRoute():
                 return await self._handlers.resource(http, user, route, client_address)
             case ProxyRoute():
-                return await self._handlers.proxy(http, route)
+                return await self._handlers.proxy(http, user, route)
             case ReviewRoute():
                 return await self._handlers.review(http, user, route)
             case ProjectRequestRoute():

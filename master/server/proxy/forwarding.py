@@ -16,6 +16,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from master import errors
+from master.auth.authentication import BEARER_PROTOCOL, WEBSOCKET_PROTOCOL_HEADER
 from master.server.proxy.kubelet_client import IDLE_SECONDS
 from streams.splice import splice
 from streams.upgrade import UpgradeResponse, upgraded_connection
@@ -166,9 +167,6 @@ CREDENTIAL_HEADERS = (
     *(f"x-remote-{what}" for what in ("user", "uid", "group", "extra-")),
 )
 """Prefixes of headers that authenticate the client to the master. Backends do not get them."""
-
-WEBSOCKET_PROTOCOL_HEADER, BEARER_PROTOCOL = "sec-websocket-protocol", "base64url.bearer.authorization.k8s.io."
-"""Browsers cannot set other headers, so they send a token as a WebSocket subprotocol with this prefix."""
 
 CORS_HEADERS = frozenset(f"access-control-allow-{what}" for what in ("credentials", "headers", "methods", "origin"))
 """Headers by which a pod would allow pages of other origins to send requests to the master."""

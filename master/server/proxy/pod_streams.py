@@ -18,6 +18,10 @@ from api.core.pod import Pod
 from api.meta.schema import FORBIDDEN, INVALID, NOT_SUPPORTED, FieldError
 from api.meta.types import StatusCause, StatusDetails
 from master import errors
+from master.admission.plugin import AdmissionRequest, Operation
+from master.auth.rbac import Requester
+from master.registry.creation import ObjectCreation
+from master.registry.decoding import random_letters
 from master.resources.pods import PODS
 from master.resources.scheme import group_resource
 from master.server import routes
@@ -26,7 +30,7 @@ from master.server.proxy.forwarding import Forwarder
 from master.server.proxy.kubelet_client import KubeletClient, Unreachable
 from master.server.proxy.proxy import ProxyHandler
 from master.server.routes import ProxyRoute
-from master.storage.interface import Key, Storage
+from master.storage.interface import Key, Storage, Transaction
 
 MAX_ERROR_BYTES = 50_000
 """Maximum size of the error message that is read from a kubelet, in bytes."""
@@ -35,9 +39,11 @@ MAX_ERROR_BYTES = 50_000
 class PodStreams:
     """The handler of proxied subresources: `serve` handles one request, `end_all` closes all connections."""
 
-    def __init__(self, storage: Storage, nodes: KubeletClient) -> None:
+    def __init__(self, storage: Storage, nodes: KubeletClient, creation: ObjectCreation) -> None:
         self._store = storage
         self._nodes = nodes
+        self._chain = creation.chain
+        self._clock = creation.clock
         self._forwarder = Forwarder()
         self._proxies = ProxyHandler(storage, nodes, self._forwarder)
 
@@ -45,7 +51,7 @@ class PodStreams:
         """Close everything that is being forwarded."""
         self._forwarder.end_all()
 
-    async def serve(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
+    async def serve(self, http: web.Request, requester: Requester, route: ProxyRoute) -> web.StreamResponse:
         """Forward a request to the kubelet, pod or service that it names."""
         part = route.info.subresource
         allowed = {routes.PROXY: proxy.PROXY_METHODS, "log": {"GET"}}.get(part, {"GET", "POST"})
@@ -57,7 +63,7 @@ class PodStreams:
             raise errors.bad_request("dryRun is not supported")
         if part == routes.PROXY:
             return await self._proxies.serve(http, route)
-        return await self._upgrade(http, route)
+        return await self._upgrade(http, requester, route)
 
     def _pod(self, route: ProxyRoute) -> Pod:
         info = route.info
@@ -65,6 +71,18 @@ class PodStreams:
         if record is None:
             raise errors.not_found(PODS, info.name)
         return record.object  # type: ignore[no-any-return]
+
+    def _admit(self, requester: Requester, route: ProxyRoute, pod: Pod) -> None:
+        """Let the admission plugins validate a connection to a pod. Raises the error of the plugin that rejects it."""
+        admission = AdmissionRequest(
+            operation=Operation.CONNECT,
+            resource=PODS,
+            now=self._clock(),
+            random_suffix=random_letters,
+            subresource=route.info.subresource,
+            requester=requester,
+        )
+        self._chain.validate(admission, pod, Transaction(self._store))
 
     async def _log(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
         options = parse_log_options(http.query, route.info.name)
@@ -85,8 +103,9 @@ class PodStreams:
         headers = CIMultiDict([("Content-Type", "text/plain"), ("Cache-Control", "no-cache, private")])
         return await self._forwarder.copy_response(http, response, headers)
 
-    async def _upgrade(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
+    async def _upgrade(self, http: web.Request, requester: Requester, route: ProxyRoute) -> web.StreamResponse:
         pod = self._pod(route)
+        self._admit(requester, route, pod)
         path = stream_path(route.info.subresource, pod, http.query)
         node = node_of(pod)
         self._nodes.address(node)

@@ -667,6 +667,21 @@ async def test_streaming_subresources_are_authorized_by_verb(testbed: ProxyTestb
     code, _, message = await refused(testbed, exec_, "GET", as_user("viewer"))
     assert code == 403
     assert 'cannot get resource "pods/exec"' in message
+    await testbed.api_client.create(
+        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{PROJECT}/roles",
+        name="reader",
+        rules=[{"apiGroups": [""], "resources": ["pods/exec", "pods/attach", "pods/portforward"], "verbs": ["get"]}],
+    )
+    await testbed.api_client.create(
+        f"/apis/rbac.authorization.k8s.io/v1/namespaces/{PROJECT}/rolebindings",
+        name="reader",
+        subjects=[{"kind": "User", "name": "reader", "apiGroup": "rbac.authorization.k8s.io"}],
+        roleRef={"kind": "Role", "name": "reader", "apiGroup": "rbac.authorization.k8s.io"},
+    )
+    for subresource in ("exec?command=ls", "attach", "portforward?ports=80"):
+        code, _, message = await refused(testbed, f"{PODS}/web/{subresource}", "GET", as_user("reader"))
+        assert code == 403
+        assert 'User "reader" cannot create resource "pods/' in message
     stream, _ = await conversation(testbed, exec_, headers=as_user("editor"))
     assert not [name for name in testbed.node.requests[-1].headers if name.lower().startswith("impersonate")]
     stream.abort()

@@ -76,6 +76,7 @@ async def test_project_request_makes_the_requester_its_administrator(
     status, created = await request_project("shop", bob, displayName="The Shop", description="Sells things")
     assert (status, created["kind"], created["apiVersion"]) == (201, "Project", "project.openshift.io/v1")
     given = {key.partition("/")[2]: value for key, value in created["metadata"]["annotations"].items()}
+    assert {key: given.pop(f"sa.scc.{key}") for key in ("uid-range", "supplemental-groups", "mcs")}.keys()
     assert given == {"display-name": "The Shop", "description": "Sells things", "requester": "bob"}
     assert created["status"] == {"phase": "Active"}
     assert await names(bob) == ["shop"]

@@ -168,7 +168,7 @@ def test_no_request_is_lost_when_the_sdn_daemons_are_killed(shop: WebService) ->
 
 def test_killed_endpoint_gets_no_connection_after_its_probe_failed(shop: WebService) -> None:
     name = min(shop.endpoints("web"))
-    shop.cluster.execute(SHOP, name, "rm", "/www/index.html")
+    shop.cluster.execute(SHOP, name, "rm", "/tmp/www/index.html")
     wait_until(lambda: name not in shop.endpoints("web"), "the probe has told")
     caller, address = shop.pod(SHOP, "node-1"), shop.cluster_ip()
     wait_until(lambda: not caller.calls(address, times=40).failures, "nobody is sent there any more")

@@ -38,7 +38,10 @@ WEB = pod(
         lifecycle={"preStop": {"httpGet": {"path": "/bye", "port": "http"}}},
     ),
     container("side"),
-    meta={"labels": {"app": "web"}, "annotations": {"example.com/note": "hello"}},
+    meta={
+        "labels": {"app": "web"},
+        "annotations": {"example.com/note": "hello", "openshift.io/required-scc": "privileged"},
+    },
     hostname="shop",
     subdomain="shops",
     hostAliases=[

@@ -19,8 +19,8 @@ from tests.testbed.node.inspection import (
     exec_fails,
     exec_output,
     inspect_container,
-    pod,
     pod_dir,
+    unrestricted,
     wait_running,
     wait_waiting,
 )
@@ -48,7 +48,7 @@ EMPTY = [{"name": "v", "emptyDir": {}}]
 
 def secured(name: str, own: Any = None, shared: Any = None, image: str = "podlane/toolbox", **spec: Any) -> str:
     """Return a pod with this security context for its container and for itself."""
-    return pod(name, container(image=image, securityContext=own or {}), securityContext=shared or {}, **spec)
+    return unrestricted(name, container(image=image, securityContext=own or {}), securityContext=shared or {}, **spec)
 
 
 def profile(kind: str, name: str = "") -> dict[str, Any]:
@@ -67,7 +67,7 @@ RUNNING = {
     "of-docker": secured("of-docker", profile("RuntimeDefault"), profile("Unconfined")),
     "of-the-pod": secured("of-the-pod", None, profile("RuntimeDefault")),
     "own-profile": secured("own-profile", profile("Localhost", "no/directories.json")),
-    "who": pod(
+    "who": unrestricted(
         "who",
         container(),
         container("other", securityContext={"runAsUser": 1001, "runAsGroup": 0}),
@@ -93,7 +93,7 @@ RUNNING = {
     "unmasked": secured("unmasked", {"procMount": "Unmasked"}),
     "labelled": secured("labelled", {"seLinuxOptions": {"level": "s0:c1"}}, {"seLinuxOptions": {"type": "t"}}),
     "tuned": secured("tuned", None, {"sysctls": [{"name": "net.ipv4.ip_unprivileged_port_start", "value": "80"}]}),
-    "mighty": pod(
+    "mighty": unrestricted(
         "mighty",
         container(**mounting("Bidirectional", privileged=True)),
         container("follower", **mounting("HostToContainer")),
@@ -102,7 +102,7 @@ RUNNING = {
         volumes=EMPTY,
     ),
     "mounter": secured("mounter", {"capabilities": {"add": ["CAP_SYS_ADMIN"]}}),
-    "guaranteed": pod("guaranteed", container(resources={"limits": {"cpu": "100m", "memory": "16Mi"}})),
+    "guaranteed": unrestricted("guaranteed", container(resources={"limits": {"cpu": "100m", "memory": "16Mi"}})),
     "confined": secured("confined", {"appArmorProfile": {"type": "RuntimeDefault"}}),
 }
 WAITING = (
@@ -292,8 +292,8 @@ def test_seccomp_default_applies_dockers_profile_to_all_containers(node: SingleN
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        (pod("wrong", container(**mounting("Bidirectional")), volumes=EMPTY), "is for privileged containers"),
-        (pod("wrong", hostUsers=False), "spec.hostUsers"),
+        (unrestricted("wrong", container(**mounting("Bidirectional")), volumes=EMPTY), "is for privileged containers"),
+        (unrestricted("wrong", hostUsers=False), "spec.hostUsers"),
         (secured("wrong", {"privileged": True, "allowPrivilegeEscalation": False}), "allowPrivilegeEscalation"),
     ],
 )

@@ -190,12 +190,15 @@ spec:
   capacity: {storage: 1Mi}
   accessModes: [ReadWriteOnce]
   claimRef: {namespace: default, name: data-db-NUMBER}
-  hostPath: {path: ROOT/volume-NUMBER, type: DirectoryOrCreate}
+  hostPath: {path: ROOT/volume-NUMBER, type: Directory}
 ---
 """
 
 
 def test_stateful_set_pods_return_with_their_names_and_data(host: SingleNode) -> None:
+    for number in "01":
+        (host.root / f"volume-{number}").mkdir()
+        (host.root / f"volume-{number}").chmod(0o777)  # The pods run with the user ID of their namespace.
     volumes = "".join(VOLUME.replace("NUMBER", number).replace("ROOT", str(host.root)) for number in "01")
     host.kubectl("apply", "-f", "-", stdin=volumes + STATEFUL_SET)
     host.kubectl("rollout", "status", "sts/db", "--timeout=60s")

@@ -25,7 +25,7 @@ REPLICAS = 4
 EXTERNAL_IP = IPv4Network(EXTERNAL_IP_NETWORK).network_address + 7
 PORT = 80
 
-SERVING = "mkdir /www; hostname > /www/index.html; exec httpd -f -p 8080 -h /www"
+SERVING = "mkdir /tmp/www; hostname > /tmp/www/index.html; exec httpd -f -p 8080 -h /tmp/www"
 
 OBJECTS = f"""\
 ---
@@ -46,7 +46,7 @@ spec:
         command: [sh, -c, "{SERVING}"]
         lifecycle: {{preStop: {{exec: {{command: [sleep, "2"]}}}}}}
         readinessProbe:
-          exec: {{command: [test, -e, /www/index.html]}}
+          exec: {{command: [test, -e, /tmp/www/index.html]}}
           periodSeconds: 1
           failureThreshold: 1
           timeoutSeconds: 30

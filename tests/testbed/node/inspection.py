@@ -32,6 +32,11 @@ def pod(name: str, *containers: dict[str, Any], meta: dict[str, Any] | None = No
     return f"---\n{json.dumps(document)}\n"
 
 
+def unrestricted(name: str, *containers: dict[str, Any], **spec: Any) -> str:
+    """Return the manifest of a pod to which the security context constraints add nothing."""
+    return pod(name, *containers, meta={"annotations": {"openshift.io/required-scc": "privileged"}}, **spec)
+
+
 def inspect_container(node: SingleNode, name: str, container: str = "main") -> dict[str, Any]:
     """Return what Docker reports of a pod's newest container of that name."""
     labels = (f"io.kubernetes.pod.name={name}", f"io.kubernetes.container.name={container}")

@@ -15,7 +15,7 @@ def controller_context(storage: Storage) -> ControllerContext:
     """Return a context with default settings, in which nothing is signed and nobody has rights."""
     network = network_config(MasterConfig())
     creation = ObjectCreation(
-        AdmissionChain(admission_plugins(network.services)), lambda: datetime.now(UTC), "certificate"
+        AdmissionChain(admission_plugins(network.services, None)), lambda: datetime.now(UTC), "certificate"
     )
     return ControllerContext(
         store=storage,

@@ -15,6 +15,8 @@ from master.controllers.context import CreateBackoff
 from master.controllers.runtime import MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS, cool_down, next_backoff, reset_after
 from master.resources.priority_classes import PriorityClass
 from master.resources.quotas import LimitRange
+from master.resources.rbac import ClusterRoleBinding, RoleBinding
+from master.resources.security_context_constraints import SecurityContextConstraints
 from master.storage.interface import Record, WatchEvent
 from tests.testbed.apiserver.changes import key_of
 from tests.unit.master.admission.examples import quota
@@ -58,6 +60,23 @@ def test_create_back_off_is_reset_when_quota_is_freed(change: WatchEvent, resets
     assert actual["mine"].until == (10.0 if resets else 50.0)
     assert actual["theirs"] == known["theirs"]
     assert actual["mine"].seconds == 8.0
+
+
+BINDING = RoleBinding(metadata=meta("b", namespace="red"))
+IN_THE_WHOLE_CLUSTER = (
+    ClusterRoleBinding(metadata=meta("b")),
+    SecurityContextConstraints(metadata=meta("s")),
+)
+
+
+def test_create_back_off_is_reset_when_rights_change() -> None:
+    known = {"mine": CreateBackoff("red", "no", 8.0, 50.0), "theirs": CreateBackoff("blue", "no", 8.0, 50.0)}
+    assert [backoff.until for backoff in reset_after(known, event("MODIFIED", BINDING, BINDING), 10.0).values()] == [
+        10.0, 50.0,
+    ]  # fmt: skip
+    for changed in IN_THE_WHOLE_CLUSTER:
+        assert {backoff.until for backoff in reset_after(known, event("ADDED", changed), 10.0).values()} == {10.0}
+        assert reset_after(known, event("DELETED", changed, changed), 10.0) == known
 
 
 def new_pod(**spec: Any) -> Pod:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.core.node import Namespace
-from api.meta.types import ObjectMeta
+from api.meta.types import ObjectMeta, OwnerReference
 from master.errors import StatusError
 from master.registry.projects import admin_binding, decode_project_request, requested_project
 from master.resources.metadata import with_metadata
@@ -36,6 +36,12 @@ def test_only_project_display_fields_are_mutable() -> None:
         "metadata.annotations[openshift.io/requester]",
         "metadata.labels[a]",
     ]
+    owner = OwnerReference(api_version="v1", kind="Node", name="n", uid="u")
+    wrong = with_metadata(old, finalizers=("a.b/c",), owner_references=(owner,))
+    assert [problem.path for problem in PROJECTS.rules.validate_update(old, wrong)] == [
+        "metadata.finalizers",
+        "metadata.ownerReferences",
+    ]
 
 
 def test_project_request_creates_a_project_with_an_administrator() -> None:
@@ -45,6 +51,10 @@ def test_project_request_creates_a_project_with_an_administrator() -> None:
         "openshift.io/description": "",
         "openshift.io/requester": "bob",
     }
+    for forged in ({"openshift.io/sa.scc.uid-range": "0/9"}, {"openshift.io/requester": "eve"}):
+        document = {"metadata": {"name": "red", "annotations": forged, "labels": forged}}
+        metadata = requested_project(decode_project_request(document), "bob")["metadata"]
+        assert not forged.items() & {**metadata["annotations"], **metadata.get("labels", {})}.items()
     binding = admin_binding("red", "bob")
     assert list(BY_KIND["RoleBinding"].rules.validate(binding)) == []
     assert (binding.role_ref.name, binding.subjects[0].name) == ("admin", "bob")

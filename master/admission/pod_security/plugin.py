@@ -1,0 +1,119 @@
+"""PodSecurity: rejects pods, and warns of pods, that a level of the Pod Security Standards forbids. Pure.
+
+Source: the admission plugin PodSecurity of Kubernetes. Labels of the namespace choose the levels. It runs after SCC
+admission, so it judges pods as they are filled in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any
+
+from api.core.node import Namespace
+from api.core.pod import Pod
+from api.meta.types import ObjectMeta
+from master import errors
+from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
+from master.admission.pod_security.checks import PRIVILEGED, Subject, Violation, violations
+from master.admission.pod_security.policy import LevelVersion, Policy, label_errors, parse_policy
+from master.resources.metadata import controller_of
+from master.resources.pod_template import template_of
+from master.resources.scheme import group_resource
+from master.storage.interface import Key, Transaction
+
+EPHEMERAL_CONTAINERS = "ephemeralcontainers"
+
+MAX_PODS = 3000
+"""Pods of a namespace that are judged when its level changes."""
+
+MAX_NAMED_PODS = 20
+"""Warnings about pods of a namespace whose level changes."""
+
+
+class PodSecurity(AdmissionPlugin):
+    """Judges pods by the labels of their namespace, and the labels by their values."""
+
+    def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
+        if request.operation not in (Operation.CREATE, Operation.UPDATE):
+            return
+        if request.resource.stored_kind == Namespace.KIND and not request.subresource:
+            self._validate_namespace(request, obj.metadata, objects)
+        elif isinstance(obj, Pod) and request.subresource in ("", EPHEMERAL_CONTAINERS):
+            if request.old is None or _has_other_containers(obj, request.old):
+                self._validate_pod(request, obj, objects)
+        elif not request.subresource and (template := template_of(obj)) is not None:
+            warn = _policy(obj.metadata.namespace, objects).warn
+            _warn(request, Subject(template.metadata.annotations, template.spec), warn)
+
+    @staticmethod
+    def _validate_pod(request: AdmissionRequest, pod: Pod, objects: Transaction) -> None:
+        policy, subject = _policy(pod.metadata.namespace, objects), Subject(pod.metadata.annotations, pod.spec)
+        found = violations(subject, *policy.enforce)
+        if found:
+            reason = f'violates PodSecurity "{policy.enforce}": {_joined(found)}'
+            raise errors.forbidden(request.resource, pod.metadata.name, reason)
+        _warn(request, subject, policy.warn)
+
+    @staticmethod
+    def _validate_namespace(request: AdmissionRequest, meta: ObjectMeta, objects: Transaction) -> None:
+        """Reject invalid labels, and warn of the pods that a new level would reject."""
+        old = request.old.metadata.labels if request.old is not None else {}
+        problems = tuple(label_errors(meta.labels, old))
+        if problems:
+            raise errors.invalid(request.resource, meta.name, problems)
+        enforced = parse_policy(meta.labels).enforce
+        if request.old is None or enforced == parse_policy(old).enforce or enforced.level == PRIVILEGED:
+            return
+        for warning in pod_warnings(meta.name, enforced, objects.list(group_resource(Pod), meta.name)):
+            request.warn(warning)
+
+
+def pod_warnings(namespace: str, enforced: LevelVersion, pods: Iterable[Pod]) -> list[str]:
+    """Return warnings about the pods of a namespace that a level would reject, one for all pods of the same reasons.
+
+    Of the pods of one controller, one is judged.
+    """
+    by_controller: dict[str, Pod] = {}
+    for pod in pods:
+        owner = controller_of(pod.metadata)
+        by_controller.setdefault(owner.uid if owner is not None else f"{pod.metadata.name} itself", pod)
+    names_by_reason: dict[str, list[str]] = {}
+    for pod in islice(by_controller.values(), MAX_PODS):
+        found = violations(Subject(pod.metadata.annotations, pod.spec), *enforced)
+        if found:
+            names_by_reason.setdefault(_joined(found), []).append(pod.metadata.name)
+    if not names_by_reason:
+        return []
+    warnings = [f'existing pods in namespace "{namespace}" violate the new PodSecurity enforce level "{enforced}"']
+    for reason, names in sorted(islice(names_by_reason.items(), MAX_NAMED_PODS), key=lambda item: item[1][0]):
+        others = len(names) - 1
+        more = f" (and {others} other {'pod' if others == 1 else 'pods'})" if others else ""
+        warnings.append(f"{names[0]}{more}: {reason}")
+    return warnings
+
+
+def _policy(namespace: str, objects: Transaction) -> Policy:
+    stored: Namespace | None = objects.get(Key(group_resource(Namespace), "", namespace))
+    return Policy() if stored is None else parse_policy(stored.metadata.labels)
+
+
+def _warn(request: AdmissionRequest, subject: Subject, warn: LevelVersion) -> None:
+    found = violations(subject, *warn)
+    if found:
+        request.warn(f'would violate PodSecurity "{warn}": {_joined(found)}')
+
+
+def _joined(found: Iterable[Violation]) -> str:
+    return ", ".join(map(str, found))
+
+
+def _has_other_containers(new: Pod, old: Pod) -> bool:
+    """Return whether the set of containers or an image changes. Other updates of a pod are not judged."""
+    return _images(new) != _images(old)
+
+
+def _images(pod: Pod) -> list[tuple[str, str]]:
+    spec = pod.spec
+    containers = (*spec.init_containers, *spec.containers, *spec.ephemeral_containers)
+    return [(container.name, container.image) for container in containers]

@@ -1,0 +1,1 @@
+"""Security context constraints: the decision about pods, and the IDs of namespaces."""
