@@ -16,7 +16,6 @@ from api.core.pod import Pod
 from api.validation.static_pods import creation_denial
 from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
-from master.auth import service_account_tokens
 from master.auth.attributes import SYSTEM_MASTERS, Attributes, User, denial_message
 from master.request_info import RequestInfo
 from master.resources.csi import CSINode
@@ -113,9 +112,9 @@ def check_token_request(user: User, info: RequestInfo, request: TokenRequest, bo
         return
     if isinstance(bound, Pod):
         reference = request.spec.bound_object_ref
-        account = bound.spec.service_account_name or service_account_tokens.DEFAULT_SERVICE_ACCOUNT
         is_same_pod = reference is not None and reference.uid == bound.metadata.uid
-        if is_same_pod and account == info.name and bound.spec.node_name == user.node:
+        # A mirror pod has no service account: the node makes it, in any namespace.
+        if is_same_pod and bound.spec.service_account_name == info.name and bound.spec.node_name == user.node:
             return
     attributes = Attributes("create", "", "serviceaccounts", "token", info.namespace, info.name)
     denial = f"a node may only request a token bound to a pod on node {user.node} with this service account"

@@ -167,7 +167,7 @@ class Authorizer:
 
     def _has_storage(self, claim: Reference, volume: str) -> bool:
         record = self._store.get_uncommitted(Key(group_resource(claim.kind), claim.namespace, claim.name))
-        return record is not None and record.object.spec.volume_name == volume
+        return record is not None and bool(volume) and record.object.spec.volume_name == volume
 
 
 def _attributes(verb: str, info: RequestInfo, query: Mapping[str, str]) -> Attributes:

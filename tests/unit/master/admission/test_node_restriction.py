@@ -202,15 +202,21 @@ def test_a_node_deletes_a_pod_only_without_grace_period() -> None:
         assert denial(MIRROR, Operation.DELETE, grace=grace, requester=None) == ""
 
 
-def token_denial(pod: Pod | None, user: User = NODE_USER, uid: str = "p1") -> str:
+def token_denial(pod: Pod | None, user: User = NODE_USER, uid: str = "p1", account: str = "robot") -> str:
     reference = BoundObjectReference(kind="Pod", name="p", uid=uid)
     request = TokenRequest(spec=TokenRequestSpec(bound_object_ref=reference))
-    info = RequestInfo(BY_KIND[ServiceAccount.KIND], "red", "robot", "token")
+    info = RequestInfo(BY_KIND[ServiceAccount.KIND], "red", account, "token")
     try:
         check_token_request(user, info, request, pod)
     except StatusError as error:
         return error.status.message
     return ""
+
+
+def test_a_node_gets_no_token_for_a_mirror_pod() -> None:
+    mirror = replace(MIRROR, metadata=replace(MIRROR.metadata, uid="p1"))
+    assert mirror.spec.node_name == "n1"
+    assert "a node may only request a token bound to a pod" in token_denial(mirror, account="default")
 
 
 def test_a_node_requests_tokens_for_its_own_pods_only() -> None:

@@ -1,0 +1,66 @@
+"""What a node may read because a pod on it refers to it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from api.core.pod import Container, Pod, PodSpec
+from api.core.storage import PersistentVolumeClaim, PersistentVolumeClaimSpec
+from api.core.volumes import PersistentVolumeClaimVolumeSource, Volume
+from api.meta.types import ObjectMeta
+from master.auth.attributes import User
+from master.auth.authorization import Authorizer
+from master.errors import StatusError
+from master.resources.scheme import STORED_TYPES
+from master.server.routes import resolve_path
+from master.storage.sqlite import SQLiteStorage
+from tests.testbed.apiserver.changes import put
+
+NODE = User("system:node:n1", frozenset(("system:nodes",)))
+CLAIM = PersistentVolumeClaim(metadata=ObjectMeta(name="data", namespace="red"))
+SOURCE = PersistentVolumeClaimVolumeSource(claim_name="data")
+POD = Pod(
+    metadata=ObjectMeta(name="p", namespace="red"),
+    spec=PodSpec(
+        node_name="n1",
+        containers=(Container(name="a", image="i"),),
+        volumes=(Volume(name="v", persistent_volume_claim=SOURCE),),
+    ),
+)
+
+
+@pytest.fixture
+async def storage(tmp_path: Path) -> AsyncIterator[SQLiteStorage]:
+    storage = await SQLiteStorage.open(tmp_path / "store.db", STORED_TYPES)
+    await storage.write(put(CLAIM), put(POD))
+    yield storage
+    await storage.close()
+
+
+def may(storage: SQLiteStorage, verb: str, path: str, **query: str) -> bool:
+    info = resolve_path(path)
+    assert info is not None
+    try:
+        Authorizer(storage).require(NODE, verb, info, query)
+    except StatusError:
+        return False
+    return True
+
+
+async def test_node_reads_the_volume_of_a_bound_claim_and_no_other(storage: SQLiteStorage) -> None:
+    await storage.write(put(replace(CLAIM, spec=PersistentVolumeClaimSpec(volume_name="disk"))))
+    assert may(storage, "get", "/api/v1/persistentvolumes/disk")
+    assert may(storage, "list", "/api/v1/persistentvolumes", fieldSelector="metadata.name=disk")
+    assert not may(storage, "get", "/api/v1/persistentvolumes/other")
+    assert not may(storage, "list", "/api/v1/persistentvolumes")
+
+
+async def test_claim_without_a_volume_opens_no_list(storage: SQLiteStorage) -> None:
+    assert may(storage, "get", "/api/v1/namespaces/red/persistentvolumeclaims/data")
+    for verb in ("list", "watch"):
+        assert not may(storage, verb, "/api/v1/persistentvolumes")
+        assert not may(storage, verb, "/api/v1/persistentvolumes", fieldSelector="metadata.name=")
