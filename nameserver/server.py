@@ -7,7 +7,7 @@ import contextlib
 import logging
 import random
 import socket
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -27,6 +27,14 @@ MAX_QUESTION_BYTES = 4096
 BATCH, MISS_COST = 64, 8
 """Questions that are answered before other tasks run; a question that is not cached counts as MISS_COST more."""
 
+RECEIVED_AT_ONCE = 512
+"""Packets that are received before questions are answered. To receive one takes a fraction of the time of an answer."""
+
+MAX_WAITING, MAX_WAITING_PER_CLIENT, MIN_WAITING_PER_CLIENT = 8192, 256, 4
+"""Questions that wait for their answer. Further ones are dropped; clients repeat their questions. Half of all is for
+clients with at most MIN_WAITING_PER_CLIENT.
+"""
+
 MAX_CACHED, RECORDS_PER_ENTRY = 4_000, 8
 """Maximum number of cached responses; a response counts once more for every RECORDS_PER_ENTRY addresses."""
 
@@ -41,6 +49,45 @@ VnidOf = Callable[[str], int]
 """Returns the VNID of a client by address, UNKNOWN_CLIENT if it is not known."""
 
 SocketAddress = tuple[str, int]
+
+
+class WaitingQuestions:
+    """The questions that wait for their answer. Clients take turns, so one that floods does not delay the others."""
+
+    def __init__(self) -> None:
+        self._by_client: dict[str, deque[tuple[bytes, SocketAddress]]] = {}
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, packet: bytes, client: SocketAddress) -> None:
+        """Add a question, or drop it if too many of its client wait."""
+        waiting = self._by_client.get(client[0])
+        if waiting is None:
+            waiting = self._by_client[client[0]] = deque()
+        is_frugal = len(waiting) < MIN_WAITING_PER_CLIENT
+        limit = MAX_WAITING if is_frugal else MAX_WAITING // 2
+        if len(waiting) < MAX_WAITING_PER_CLIENT and self._count < limit:
+            waiting.append((packet, client))
+            self._count += 1
+        elif not waiting:
+            del self._by_client[client[0]]
+
+    def take(self) -> tuple[bytes, SocketAddress]:
+        """Remove and return the next question. There must be one."""
+        address = next(iter(self._by_client))
+        waiting = self._by_client.pop(address)
+        question = waiting.popleft()
+        if waiting:
+            self._by_client[address] = waiting
+        self._count -= 1
+        return question
+
+    def clear(self) -> None:
+        """Drop all questions."""
+        self._by_client.clear()
+        self._count = 0
 
 
 class NameServer:
@@ -59,6 +106,8 @@ class NameServer:
         self._cached_revision = -1
         self._cache: dict[int, dict[bytes, EncodedResponse]] = {}
         self._cache_room = MAX_CACHED
+        self._waiting = WaitingQuestions()
+        self._continues = False
         self._udp: socket.socket | None = None
         self._tcp: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -98,6 +147,7 @@ class NameServer:
             asyncio.get_running_loop().remove_reader(self._udp)
             self._udp.close()
             self._udp = None
+            self._waiting.clear()
         if self._tcp is not None:
             self._tcp.close()
             self._tcp = None
@@ -113,17 +163,20 @@ class NameServer:
         self._cached_revision = self._zone.store.revision
 
     def _on_readable(self) -> None:
-        """Answer waiting questions, at most one batch."""
+        """Receive questions, and answer at most one batch of those that wait."""
         udp = self._udp
         if udp is None:
             return
+        with contextlib.suppress(OSError):
+            for _ in range(RECEIVED_AT_ONCE):
+                self._waiting.add(*udp.recvfrom(MAX_QUESTION_BYTES))
+        self._answer_waiting()
+
+    def _answer_waiting(self) -> None:
         budget = BATCH
-        while budget > 0:
+        while budget > 0 and self._waiting:
+            packet, client = self._waiting.take()
             budget -= 1
-            try:
-                packet, client = udp.recvfrom(MAX_QUESTION_BYTES)
-            except OSError:
-                return
             self.query_count += 1
             if self._cached_revision != self._zone.store.revision:
                 self._clear_cache()
@@ -136,6 +189,13 @@ class NameServer:
                 if response is None:
                     continue
             self._send(packet[:2] + _shuffled(response), client)
+        if self._waiting and not self._continues:
+            self._continues = True
+            asyncio.get_running_loop().call_soon(self._continue)
+
+    def _continue(self) -> None:
+        self._continues = False
+        self._on_readable()
 
     def _answer_uncached(self, packet: bytes, vnid: int, client: SocketAddress) -> EncodedResponse | None:
         """Return the response to a question, and cache it.

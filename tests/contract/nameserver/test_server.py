@@ -393,15 +393,38 @@ async def test_udp_flood_of_one_client_leaves_capacity_for_others(
     monkeypatch.setattr(forwarder, "UPSTREAM_TIMEOUT_SECONDS", 60.0)
     monkeypatch.setattr(forwarder, "TIMEOUT_SECONDS", 60.0)
     async with Other() as silent:
-        _, port = await answering(silent)
+        server, port = await answering(silent)
         with socket.socket(type=socket.SOCK_DGRAM) as udp:
             udp.bind((POD, 0))
             for number in range(300):
                 udp.sendto(dns.message.make_query(f"x{number}.example.com", "A").to_wire(), (HERE, port))
             assert rows(await send_query(port, WEB)) == ["172.30.0.5"]
-            silent.answer = says("192.0.2.1")
+            known = says("192.0.2.1")
+            silent.answer = lambda query: known(query) if "www." in str(query.question[0]) else None
             assert rows(await send_query(port, "www.example.com")) == ["192.0.2.1"]
-            assert len(silent.questions) == 101
+            async with asyncio.timeout(5):
+                while server.query_count < 2 + 256:
+                    await asyncio.sleep(0.01)
+            assert server.forwarded_count == 101
+
+
+async def test_flooding_client_does_not_delay_others(answering: Answering) -> None:
+    """Questions that no cached answer matches wait in the socket, and behind them one of another client."""
+    server, port = await answering()
+    floods, other = (socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) for _ in range(2))
+    with floods, other:
+        for client, address in ((floods, POD), (other, OTHER)):
+            client.bind((address, 0))
+            client.connect((HERE, port))
+        for number in range(1000):
+            floods.send(dns.message.make_query(f"n{number}.red.svc.cluster.local", "A").to_wire())
+        other.send(dns.message.make_query("n.blue.svc.cluster.local", "A").to_wire())
+        await asyncio.wait_for(asyncio.get_running_loop().sock_recv(other, 512), 5)
+        before_the_other = server.query_count
+        while server.query_count < before_the_other + 10:
+            floods.send(dns.message.make_query("n.red.svc.cluster.local", "A").to_wire())
+            await asyncio.sleep(0.01)
+    assert before_the_other < 200
 
 
 async def test_tcp_connections_of_one_project_leave_capacity_for_others(answering: Answering) -> None:
