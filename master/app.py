@@ -12,9 +12,12 @@ from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 
+from api.codec import yaml
 from api.core.certificates import CertificateSigningRequest
 from master.admission.chain import AdmissionChain, admission_plugins
 from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
+from master.audit.log import AuditLog, LogFile
+from master.audit.policy import DEFAULT_POLICY, InvalidPolicy, Policy, parse_policy
 from master.auth import pki, service_account_tokens
 from master.auth.authorization import Authorizer
 from master.config import MasterConfig, network_config
@@ -25,11 +28,13 @@ from master.controllers.runtime import ControllerRuntime
 from master.dns import DNSServer
 from master.registry.creation import ObjectCreation
 from master.resources.scheme import STORED_TYPES
+from master.server.auditing import Auditor
 from master.server.proxy import kubelet_client
 from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS
 from master.server.server import Server, ServerDependencies, tls_context
 from master.storage.interface import Storage
 from master.storage.sqlite import SQLiteStorage
+from reconcile.errors import Refused
 
 log = logging.getLogger(__name__)
 
@@ -64,6 +69,28 @@ def _issue_certificate(authority: pki.Authority, csr: CertificateSigningRequest,
     seconds = min(spec.expiration_seconds or max_seconds, max_seconds)
     log.info("certificate issued", extra={"request": csr.metadata.name, "seconds": seconds})
     return pki.sign_request(authority, spec.request, spec.usages, seconds, _now())
+
+
+def _audit_log(config: MasterConfig) -> AuditLog | None:
+    if config.audit_path is None:
+        return None
+    file = LogFile(config.audit_path, config.audit_log_max_size << 20, config.audit_log_max_backup)
+    return AuditLog(file, is_strict=config.audit_log_mode == "blocking-strict")
+
+
+def _audit_policy(config: MasterConfig) -> Policy:
+    """Return the policy in the configured file, or the default one. Raises Refused."""
+    if not config.audit_policy_file:
+        return DEFAULT_POLICY
+    try:
+        text = Path(config.audit_policy_file).read_text()
+        documents = [document for document in yaml.parse(text) if document.value is not None or document.errors]
+        if len(documents) != 1 or documents[0].errors:
+            problem = documents[0].errors[0].reason if len(documents) == 1 else f"it has {len(documents)} documents"
+            raise InvalidPolicy(f"{problem}; one Policy is accepted")
+        return parse_policy(documents[0].value)
+    except (OSError, UnicodeDecodeError, InvalidPolicy) as error:
+        raise Refused(f"auditPolicyFile {config.audit_policy_file}: {error}") from error
 
 
 @asynccontextmanager
@@ -102,6 +129,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
         kubelet_client = KubeletClient(
             storage, kubelet_tls, lambda: (config.advertise_address, config.port or server.port)
         )
+        audit_log = _audit_log(config)
         server = Server(
             ServerDependencies(
                 store=storage,
@@ -111,9 +139,11 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 not_ready_reason=lambda: "" if runtime.started.is_set() else "starting",
                 address=config.advertise_address,
                 nodes=kubelet_client,
+                auditor=Auditor(audit_log, await asyncio.to_thread(_audit_policy, config), _now),
             )
         )
-        async with _run_alongside(runtime.run(), storage.run(), DNSServer(storage, config).run()):
+        audit = (audit_log.run(),) if audit_log is not None else ()
+        async with _run_alongside(runtime.run(), storage.run(), DNSServer(storage, config).run(), *audit):
             await runtime.started.wait()
             try:
                 await _listen(server, config, authority)

@@ -111,6 +111,26 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
             "create a pod in a project can own the nodes"
         ),
     ] = True
+    audit_log_path: Annotated[
+        str,
+        msgspec.Meta(description="file of audit events; empty: audit/audit.log in stateDir; none: no audit log"),
+    ] = ""
+    audit_policy_file: Annotated[
+        str,
+        msgspec.Meta(
+            description="Policy of audit.k8s.io/v1, as for kube-apiserver; empty: the metadata of all requests except "
+            "health checks and leases"
+        ),
+    ] = ""
+    audit_log_max_size: Annotated[int, msgspec.Meta(ge=1, description="megabytes of an audit log file")] = 100
+    audit_log_max_backup: Annotated[int, msgspec.Meta(ge=0, description="number of older audit log files to keep")] = 10
+    audit_log_mode: Annotated[
+        Literal["batch", "blocking-strict"],
+        msgspec.Meta(
+            description="what happens when events cannot be written: batch drops and counts them, blocking-strict "
+            "rejects requests"
+        ),
+    ] = "batch"
     certificate_seconds: Annotated[
         int,
         msgspec.Meta(ge=600, description="maximum lifetime of certificates issued to nodes and clients, in seconds"),
@@ -123,6 +143,13 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     def kubeconfig_path(self) -> Path:
         """Return the path of the administrator's kubeconfig."""
         return Path(self.admin_kubeconfig) if self.admin_kubeconfig else Path(self.state_dir) / "admin.kubeconfig"
+
+    @property
+    def audit_path(self) -> Path | None:
+        """Return the path of the audit log; None if there is none."""
+        if self.audit_log_path == "none":
+            return None
+        return Path(self.audit_log_path) if self.audit_log_path else Path(self.state_dir) / "audit" / "audit.log"
 
     @property
     def plugin_name(self) -> str:

@@ -31,6 +31,10 @@ def ignore_warning(warning: str) -> None:
     """Drop a warning: there is no client that could read it."""
 
 
+def ignore_annotation(key: str, value: str) -> None:
+    """Drop an annotation: the request is not audited."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionRequest:
     """The attributes of a write that is to be admitted.
@@ -38,7 +42,8 @@ class AdmissionRequest:
     `old` is the stored object, None for a create and for a connection to a pod. `requester` is None for the master's
     own controllers. `client_address` is the address of the requester's connection, empty if the requester is
     impersonated. `grace_period_seconds` is that of a delete. `random_suffix` returns five letters for a generated name.
-    `warn` sends a warning to the client with the response.
+    `warn` sends a warning to the client with the response. `annotate(key, value)` adds to the audit events of the
+    request.
     """
 
     operation: Operation
@@ -51,6 +56,7 @@ class AdmissionRequest:
     client_address: str = ""
     grace_period_seconds: int | None = None
     warn: Callable[[str], None] = ignore_warning
+    annotate: Callable[[str, str], None] = ignore_annotation
 
 
 class AdmissionPlugin:

@@ -52,21 +52,22 @@ class Authorizer:
         self._store = store
         self._bindings = BindingIndex(store)
 
-    def require(self, user: User, verb: str, info: RequestInfo, query: Mapping[str, str]) -> None:
-        """Require that the user may send this request for objects. Raises Forbidden."""
+    def require(self, user: User, verb: str, info: RequestInfo, query: Mapping[str, str]) -> Decision:
+        """Require that the user may send this request for objects, and return why. Raises Forbidden."""
         if SYSTEM_MASTERS in user.groups:
-            return
-        attributes = _attributes(verb, info, query)
+            return ALLOWED
+        attributes = request_attributes(verb, info, query)
         access = self._node_access(user.node, info, query) if user.node else NodeAccess()
         decision = self._decide(user, attributes, access)
         if not decision.allowed:
             raise errors.forbidden(info.resource, info.name, _denial(user, attributes, decision))
+        return decision
 
-    def require_attributes(self, user: User, attributes: Attributes | PathAttributes) -> None:
-        """Require that the user may send a request that is not about stored objects. Raises Forbidden."""
+    def require_attributes(self, user: User, attributes: Attributes | PathAttributes) -> Decision:
+        """Require that the user may send a request not about stored objects, and return why. Raises Forbidden."""
         decision = self.decide(user, attributes)
         if decision.allowed:
-            return
+            return decision
         denial = _denial(user, attributes, decision)
         if isinstance(attributes, PathAttributes):
             raise errors.forbidden_path(denial)
@@ -96,7 +97,7 @@ class Authorizer:
             )
             return self.decide(user, attributes)
         info = RequestInfo(resource, access.namespace, access.name, access.subresource)
-        return self._decide(user, _attributes(access.verb, info, {}), self._node_access(user.node, info, {}))
+        return self._decide(user, request_attributes(access.verb, info, {}), self._node_access(user.node, info, {}))
 
     def rules_for(self, user: User, namespace: str) -> tuple[PolicyRule, ...]:
         """Return the rules of all roles that the user has in a namespace."""
@@ -170,7 +171,7 @@ class Authorizer:
         return record is not None and bool(volume) and record.object.spec.volume_name == volume
 
 
-def _attributes(verb: str, info: RequestInfo, query: Mapping[str, str]) -> Attributes:
+def request_attributes(verb: str, info: RequestInfo, query: Mapping[str, str]) -> Attributes:
     """Return the attributes of a request for objects.
 
     A list with a field selector for one name counts as a request for that name. A namespace lies in itself: a user who

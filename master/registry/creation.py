@@ -13,7 +13,7 @@ from api.meta.types import Object, ObjectMeta
 from api.validation.registry import default
 from master import errors
 from master.admission.chain import AdmissionChain
-from master.admission.plugin import AdmissionRequest, Operation, ignore_warning
+from master.admission.plugin import AdmissionRequest, Operation, ignore_annotation, ignore_warning
 from master.auth.rbac import Requester
 from master.auth.service_account_tokens import DEFAULT_SERVICE_ACCOUNT, ROOT_CA_CONFIGMAP
 from master.registry import strategy
@@ -42,6 +42,7 @@ class ObjectCreation:
         client_address: str = "",
         *,
         warn: Callable[[str], None] = ignore_warning,
+        annotate: Callable[[str, str], None] = ignore_annotation,
         is_trusted: bool = False,
     ) -> Any:
         """Return a decoded object as it is to be stored: mutate, set server fields, validate, admit, reserve.
@@ -60,6 +61,7 @@ class ObjectCreation:
             requester=requester,
             client_address=client_address,
             warn=warn,
+            annotate=annotate,
         )
         with transaction.savepoint():
             obj = self.chain.mutate(admission, obj, transaction)

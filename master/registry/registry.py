@@ -186,7 +186,13 @@ class Registry:
         with errors.with_warnings(warnings):
             requester = self._authorizer.requester(request.user)
             created = self._creation.create(
-                info.resource, body.object, transaction, requester, request.client_address, warn=warnings.append
+                info.resource,
+                body.object,
+                transaction,
+                requester,
+                request.client_address,
+                warn=warnings.append,
+                annotate=request.annotate,
             )
             new = managed_fields.with_managed_fields(created, managers)
             check_size(new)
@@ -295,6 +301,7 @@ class Registry:
             client_address=request.client_address,
             grace_period_seconds=grace_period_seconds,
             warn=warn,
+            annotate=request.annotate,
         )
 
     async def scale(self, verb: str, request: Request) -> Response:

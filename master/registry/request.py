@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import msgspec
 
 from api.meta.schema import NOT_SUPPORTED, FieldError, quoted
 from master import errors
+from master.admission.plugin import ignore_annotation
 from master.auth.attributes import User
 from master.request_info import NameFilter, RequestInfo, bool_param
 from master.storage.interface import Key
@@ -154,6 +155,8 @@ class Request:
     body: Any = None
     client_address: str = ""
     """Where the connection came from; empty if the user is impersonated."""
+    annotate: Callable[[str, str], None] = ignore_annotation
+    """Adds an annotation to the audit events of the request."""
 
     @property
     def key(self) -> Key:

@@ -25,6 +25,7 @@ from master.resources.resource import READ_VERBS, SCALE
 from master.resources.scheme import COMPUTED
 from master.serialization import negotiation
 from master.server import nonresource, watch
+from master.server.auditing import RECORD
 from master.server.proxy.pod_streams import PodStreams
 from master.server.routes import ProxyRoute, ResourceRoute, ReviewRoute
 from master.storage.interface import Storage
@@ -42,7 +43,7 @@ class Handlers:
 
     `subresource_handlers` are those of subresources that are not part of an object, by kind and name.
     `not_ready_reason` returns why the master cannot serve yet, empty if it can. `issuer_url` returns the URL of the
-    OpenID provider.
+    OpenID provider, and `audit_metrics` the counters of the audit log.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Handlers:
         tokens: TokenSigner,
         not_ready_reason: Callable[[], str],
         issuer_url: Callable[[], str],
+        audit_metrics: Callable[[], str],
         body_seconds: float,
     ) -> None:
         self._store = store
@@ -76,6 +78,7 @@ class Handlers:
         self._tokens = tokens
         self._not_ready_reason = not_ready_reason
         self._issuer_url = issuer_url
+        self._audit_metrics = audit_metrics
         self._body_seconds = body_seconds
 
     # --- resources -------------------------------------------------------------------------------------------------
@@ -84,12 +87,13 @@ class Handlers:
         self, http: web.Request, user: User, route: ResourceRoute, client_address: str
     ) -> web.StreamResponse:
         """Handle a request for objects. The response to a watch is a stream."""
-        verb, info = route.verb, route.info
+        verb, info, record = route.verb, route.info, http[RECORD]
         content_type = _content_type(http)
         body = None
         is_served = not info.subresource or info.resource.subresource(info.subresource) is not None
         if is_served and http.method not in ("GET", "HEAD"):
             body = await self._read_document(http, content_type)
+            record.request_object = body
         request = Request(
             info,
             http.query,
@@ -100,6 +104,7 @@ class Handlers:
             name_filter=self._authorizer.list_filter(user, info.resource),
             body=body,
             client_address=client_address,
+            annotate=record.annotate,
         )
         if verb == "watch":
             if http.method == "HEAD" or "watch" not in info.resource.verbs:
@@ -113,6 +118,7 @@ class Handlers:
                 # after the error sees that state.
                 await self._store.write()
             raise
+        record.response_object = response.body
         headers = CIMultiDict([("Cache-Control", "no-cache, private"), *warning_headers(response.warnings)])
         return web.Response(
             status=response.status, body=response.body, content_type="application/json", headers=headers
@@ -205,7 +211,7 @@ class Handlers:
         elif http.path == service_account_tokens.OPENID_CONFIGURATION_PATH:
             response = nonresource.json_response(self._tokens.openid_configuration(self._issuer_url()))
         else:
-            response = nonresource.handle(http, self._not_ready_reason)
+            response = nonresource.handle(http, self._not_ready_reason, self._audit_metrics)
         if http.method not in ("GET", "HEAD"):
             raise errors.method_not_allowed()
         return response

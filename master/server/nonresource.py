@@ -13,14 +13,15 @@ from master import errors
 from master.server import discovery, openapi
 
 
-def handle(http: web.Request, not_ready_reason: Callable[[], str]) -> web.Response:
+def handle(http: web.Request, not_ready_reason: Callable[[], str], audit_metrics: Callable[[], str]) -> web.Response:
     """Return the response to a GET of a non-resource path. Raises StatusError."""
     path = http.path.rstrip("/") or "/"
     if path == "/metrics":
         # The library takes 1 MB of memory, so it is imported with the first request for metrics.
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest  # noqa: PLC0415
 
-        return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        counters = generate_latest() + audit_metrics().encode()
+        return web.Response(body=counters, headers={"Content-Type": CONTENT_TYPE_LATEST})
     if path in ("/healthz", "/livez", "/readyz"):
         reason = not_ready_reason() if path == "/readyz" else ""
         return web.Response(text=reason or "ok", status=503 if reason else 200)

@@ -13,7 +13,10 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from master import errors
-from master.auth.attributes import Attributes, PathAttributes, User
+from master.audit.event import AuditRecord
+from master.audit.log import AuditLogFull
+from master.audit.policy import PANIC, RESPONSE_COMPLETE
+from master.auth.attributes import Attributes, Decision, PathAttributes, User
 from master.auth.authentication import Authenticator, authorization_header
 from master.auth.authorization import Authorizer
 from master.auth.service_account_tokens import TokenSigner
@@ -25,8 +28,8 @@ from master.registry.projects import ProjectRequests
 from master.registry.registry import Registry
 from master.registry.security_reviews import SecurityReviews
 from master.registry.tokens import TokenRequests
-from master.resources import namespaces, virtual
 from master.server import routes, watch
+from master.server.auditing import Auditor, annotate_decision, attributes_of
 from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES, Handlers, warning_headers
 from master.server.proxy.kubelet_client import KubeletClient
 from master.server.proxy.pod_streams import PodStreams
@@ -60,6 +63,7 @@ class ServerDependencies:
     not_ready_reason: Callable[[], str]
     address: str
     nodes: KubeletClient
+    auditor: Auditor
 
 
 def tls_context(server_pem: Path, ca_pem: Path) -> ssl.SSLContext:
@@ -91,6 +95,7 @@ class Server:
         store, clock = parts.store, parts.creation.clock
         self._authenticator = Authenticator(store, parts.tokens, clock)
         self._authorizer = parts.authorizer
+        self._auditor = parts.auditor
         self._streams = PodStreams(store, parts.nodes, parts.creation)
         self.watches = watch.WatchHandler(store, clock)
         pods, tokens = PodActions(store, clock), TokenRequests(store, parts.tokens, clock)
@@ -111,11 +116,13 @@ class Server:
             authorizer=parts.authorizer,
             tokens=parts.tokens,
             not_ready_reason=parts.not_ready_reason,
+            audit_metrics=parts.auditor.metrics,
             issuer_url=lambda: f"https://{parts.address}:{self.port}",
             body_seconds=body_seconds,
         )
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_route("*", "/{path:.*}", self._handle)
+        app.on_response_prepare.append(self._auditor.started)
         self._listener = Listener(app, limits)
 
     @property
@@ -135,47 +142,73 @@ class Server:
 
     async def _handle(self, http: web.Request) -> web.StreamResponse:
         try:
-            return await self._serve(http)
+            with self._auditor.request(http, _peer_address(http)) as record:
+                return await self._respond(http, record)
+        except AuditLogFull:
+            return _error_response(errors.service_unavailable("the audit log cannot record more requests"))
+
+    async def _respond(self, http: web.Request, record: AuditRecord) -> web.StreamResponse:
+        """Serve a request, and record how it ended."""
+        status, stage = None, RESPONSE_COMPLETE
+        try:
+            response = await self._serve(http, record)
         except errors.StatusError as failure:
-            return _error_response(failure)
+            response, status = _error_response(failure), failure.status
         except NotReady as error:
-            return _error_response(errors.service_unavailable(str(error)))
+            unavailable = errors.service_unavailable(str(error))
+            response, status = _error_response(unavailable), unavailable.status
         except (asyncio.CancelledError, ConnectionError):
+            self._auditor.finished(record, RESPONSE_COMPLETE, 0, None)
             raise
         except Exception:
             log.exception("request failed", extra={"method": http.method, "path": http.path})
-            return _error_response(
-                errors.status_error(500, "InternalError", "the server failed; the reason is in its log")
-            )
+            bug = errors.status_error(500, "InternalError", "the server failed; the reason is in its log")
+            response, status, stage = _error_response(bug), bug.status, PANIC
+        self._auditor.finished(record, stage, response.status, status)
+        return response
 
-    async def _serve(self, http: web.Request) -> web.StreamResponse:
+    async def _serve(self, http: web.Request, record: AuditRecord) -> web.StreamResponse:
         """Authenticate, resolve, impersonate, authorize and dispatch one request. Raises `errors.StatusError`."""
         transport = http.transport
         certificate = transport.get_extra_info("peercert") if transport is not None else None
-        client = self._authenticator.authenticate(certificate, authorization_header(http.headers))
+        try:
+            client = self._authenticator.authenticate(certificate, authorization_header(http.headers))
+        except errors.StatusError:
+            self._auditor.decide_level(record, None, PathAttributes(http.method.lower(), http.path))
+            raise
         route = routes.resolve(http.method, http.path, http.rel_url.raw_path, http.query)
+        record.info = route.info if isinstance(route, ResourceRoute | ProxyRoute) else None
+        attributes = attributes_of(route, http.query)
+        self._auditor.decide_level(record, client, attributes)
         user = self._authorizer.impersonate(client, http.headers.items())
-        self._authorize(user, route, http)
+        record.impersonated = user if user is not client else None
+        try:
+            decision = self._authorize(user, route, attributes, http)
+        except errors.StatusError:
+            annotate_decision(record, Decision(False))
+            raise
+        annotate_decision(record, decision)
         return await self._dispatch(http, user, route, client_address=_peer_address(http) if user is client else "")
 
-    def _authorize(self, user: User, route: Route, http: web.Request) -> None:
+    def _authorize(
+        self, user: User, route: Route, attributes: Attributes | PathAttributes, http: web.Request
+    ) -> Decision:
         """Require that the user may send this request, before its body is read. Raises Forbidden."""
         match route:
             case ResourceRoute(verb, info):
-                self._authorizer.require(user, verb, info, http.query)
+                return self._authorizer.require(user, verb, info, http.query)
             case ProxyRoute(verb, info):
-                self._authorizer.require(user, verb, info, {})
+                decision = self._authorizer.require(user, verb, info, {})
                 if verb == "get" and info.subresource in CREATED_STREAMS:
-                    self._authorizer.require(user, "create", info, {})
-            case ReviewRoute(kind, namespace):
-                group, plural = virtual.REVIEW_RESOURCES[kind]
-                self._authorizer.require_attributes(user, Attributes("create", group, plural, namespace=namespace))
+                    decision = self._authorizer.require(user, "create", info, {})
+                return decision
             case ProjectRequestRoute():
-                attributes = Attributes("create", namespaces.PROJECT_GROUP, namespaces.PROJECT_REQUESTS)
-                if not self._authorizer.decide(user, attributes).allowed:
+                decision = self._authorizer.decide(user, attributes)
+                if not decision.allowed:
                     raise projects.not_allowed()
-            case NonResourceRoute(verb, path):
-                self._authorizer.require_attributes(user, PathAttributes(verb, path))
+                return decision
+            case _:
+                return self._authorizer.require_attributes(user, attributes)
 
     async def _dispatch(self, http: web.Request, user: User, route: Route, client_address: str) -> web.StreamResponse:
         match route:

@@ -22,6 +22,10 @@ from master.resources.pod_template import template_of
 from master.resources.scheme import group_resource
 from master.storage.interface import Key, Transaction
 
+ENFORCE_ANNOTATION = "pod-security.kubernetes.io/enforce-policy"
+VIOLATIONS_ANNOTATION = "pod-security.kubernetes.io/audit-violations"
+"""Annotations of audit events."""
+
 EPHEMERAL_CONTAINERS = "ephemeralcontainers"
 
 MAX_PODS = 3000
@@ -43,17 +47,18 @@ class PodSecurity(AdmissionPlugin):
             if request.old is None or _has_other_containers(obj, request.old):
                 self._validate_pod(request, obj, objects)
         elif not request.subresource and (template := template_of(obj)) is not None:
-            warn = _policy(obj.metadata.namespace, objects).warn
-            _warn(request, Subject(template.metadata.annotations, template.spec), warn)
+            subject = Subject(template.metadata.annotations, template.spec)
+            _report(request, subject, _policy(obj.metadata.namespace, objects))
 
     @staticmethod
     def _validate_pod(request: AdmissionRequest, pod: Pod, objects: Transaction) -> None:
         policy, subject = _policy(pod.metadata.namespace, objects), Subject(pod.metadata.annotations, pod.spec)
+        request.annotate(ENFORCE_ANNOTATION, str(policy.enforce))
         found = violations(subject, *policy.enforce)
         if found:
             reason = f'violates PodSecurity "{policy.enforce}": {_joined(found)}'
             raise errors.forbidden(request.resource, pod.metadata.name, reason)
-        _warn(request, subject, policy.warn)
+        _report(request, subject, policy)
 
     @staticmethod
     def _validate_namespace(request: AdmissionRequest, meta: ObjectMeta, objects: Transaction) -> None:
@@ -98,10 +103,15 @@ def _policy(namespace: str, objects: Transaction) -> Policy:
     return Policy() if stored is None else parse_policy(stored.metadata.labels)
 
 
-def _warn(request: AdmissionRequest, subject: Subject, warn: LevelVersion) -> None:
-    found = violations(subject, *warn)
-    if found:
-        request.warn(f'would violate PodSecurity "{warn}": {_joined(found)}')
+def _report(request: AdmissionRequest, subject: Subject, policy: Policy) -> None:
+    """Send the warning of the level for warnings, and annotate audit events with that of the level for audit."""
+    for level, report in (
+        (policy.warn, request.warn),
+        (policy.audit, lambda text: request.annotate(VIOLATIONS_ANNOTATION, text)),
+    ):
+        found = violations(subject, *level)
+        if found:
+            report(f'would violate PodSecurity "{level}": {_joined(found)}')
 
 
 def _joined(found: Iterable[Violation]) -> str:

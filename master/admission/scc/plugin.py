@@ -43,6 +43,9 @@ from master.resources.scheme import group_resource
 from master.resources.security_context_constraints import SCC_PLURAL, SECURITY_GROUP, SecurityContextConstraints
 from master.storage.interface import Key, Transaction
 
+CHOSEN_ANNOTATION = "securitycontextconstraints.admission.openshift.io/chosen"
+"""Annotation of audit events: the SCC that admits the pod."""
+
 EPHEMERAL_CONTAINERS = "ephemeralcontainers"
 CHECKED_CONNECTIONS = frozenset(("attach", "exec"))
 
@@ -110,6 +113,7 @@ class SecurityContextConstraint(AdmissionPlugin):
         decision, ranges = self._decide(request, pod, objects, may_fill=may_fill, ephemeral_only=ephemeral_only)
         if decision.admitted is None:
             raise errors.forbidden(request.resource, pod.metadata.name, denial(decision, pod, ranges))
+        request.annotate(CHOSEN_ANNOTATION, decision.admitted.scc.metadata.name)
         return decision.admitted
 
     def _decide(

@@ -20,10 +20,12 @@ import pytest
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from master.admission.chain import AdmissionChain
+from master.audit.policy import DEFAULT_POLICY
 from master.auth import pki, service_account_tokens
 from master.auth.authorization import Authorizer
 from master.registry.creation import ObjectCreation
 from master.resources.scheme import STORED_TYPES
+from master.server.auditing import Auditor
 from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES
 from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS, client_files
 from master.server.server import Server, ServerDependencies, tls_context
@@ -120,6 +122,7 @@ async def own_server(
             not_ready_reason=str,
             address="127.0.0.1",
             nodes=nodes,
+            auditor=Auditor(None, DEFAULT_POLICY, lambda: now),
         ),
         limits,
         body_seconds,

@@ -69,8 +69,13 @@ class ApiServer:
         """Return the server's log."""
         return self._log.read_text()
 
+    def wait(self) -> int:
+        """Wait until it ends by itself, and return its exit code."""
+        assert self._process is not None
+        return self._process.wait(SECONDS)
+
     def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> int:
         """End it. Returns its exit code."""
         assert self._process is not None
         self._process.send_signal(with_signal)
-        return self._process.wait(SECONDS)
+        return self.wait()

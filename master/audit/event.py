@@ -1,0 +1,120 @@
+"""The audit event of a request at one stage, as a line of JSON. Pure.
+
+Source: `Event` of audit.k8s.io/v1 of Kubernetes. What clients choose freely is cut.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode
+
+import msgspec
+
+from api.meta.types import Status
+from master.audit.policy import METADATA, REQUEST, REQUEST_RESPONSE, AuditLevel
+from master.auth.attributes import User
+from master.auth.reviews import user_info
+from master.request_info import RequestInfo
+
+MAX_URI, MAX_USER_AGENT, MAX_SOURCES, MAX_SOURCE = 2048, 512, 8, 64
+"""Characters of the URI and of the user agent, forwarded addresses, and the characters of each."""
+
+MAX_ANNOTATION = 1024
+
+SECRET_PARAMETERS = frozenset(("access_token", "token", "code", "client_secret", "code_verifier", "password"))
+"""Query parameters whose values are not recorded."""
+
+
+@dataclass(slots=True)
+class AuditRecord:
+    """What is known about a request so far. `user` is None until the request is authenticated."""
+
+    audit_id: str
+    received: datetime.datetime
+    method: str
+    uri: str
+    source_ips: tuple[str, ...]
+    user_agent: str
+    verb: str = ""
+    user: User | None = None
+    impersonated: User | None = None
+    info: RequestInfo | None = None
+    level: AuditLevel = field(default_factory=AuditLevel)
+    annotations: dict[str, str] = field(default_factory=dict)
+    request_object: Any = None
+    response_object: bytes = b""
+
+    def annotate(self, key: str, value: str) -> None:
+        """Add an annotation to the events that follow."""
+        self.annotations[key] = value[:MAX_ANNOTATION]
+
+
+def loggable_uri(path: str, query: str) -> str:
+    """Return the URI of a request without secret parameters, at most MAX_URI characters."""
+    if not query:
+        return path[:MAX_URI]
+    pairs = parse_qsl(query[: 4 * MAX_URI], keep_blank_values=True, max_num_fields=None)
+    shown = [(key, "REDACTED" if key.lower() in SECRET_PARAMETERS else value) for key, value in pairs]
+    return f"{path}?{urlencode(shown, quote_via=quote)}"[:MAX_URI]
+
+
+def source_ips(forwarded: Iterable[str], peer: str) -> tuple[str, ...]:
+    """Return the addresses of a request: those that proxies report, then that of the connection."""
+    reported = [part.strip()[:MAX_SOURCE] for line in forwarded for part in line.split(",", MAX_SOURCES)]
+    return tuple(dict.fromkeys((*filter(None, reported[:MAX_SOURCES]), peer)))
+
+
+def encode_event(record: AuditRecord, stage: str, code: int, status: Status | None, now: datetime.datetime) -> bytes:
+    """Return the event of a request at a stage, with a newline. `code` is that of the response, 0 before it."""
+    event: dict[str, Any] = {
+        "kind": "Event",
+        "apiVersion": "audit.k8s.io/v1",
+        "level": record.level.level,
+        "auditID": record.audit_id,
+        "stage": stage,
+        "requestURI": record.uri,
+        "verb": record.verb or record.method.lower(),
+        "user": user_info(record.user or User()),
+        "sourceIPs": record.source_ips,
+        "userAgent": record.user_agent[:MAX_USER_AGENT],
+    }
+    if record.impersonated is not None:
+        event["impersonatedUser"] = user_info(record.impersonated)
+    if record.info is not None:
+        event["objectRef"] = _object_reference(record.info)
+    if code:
+        event["responseStatus"] = _response_status(code, status)
+    if record.request_object is not None and record.level.includes(REQUEST):
+        event["requestObject"] = record.request_object
+    if record.response_object and record.level.includes(REQUEST_RESPONSE):
+        event["responseObject"] = msgspec.Raw(record.response_object)
+    event |= {"requestReceivedTimestamp": _micro_time(record.received), "stageTimestamp": _micro_time(now)}
+    if record.annotations and record.level.includes(METADATA):
+        event["annotations"] = record.annotations
+    return msgspec.json.encode(event) + b"\n"
+
+
+def _object_reference(info: RequestInfo) -> Mapping[str, str]:
+    reference = {
+        "resource": info.resource.plural,
+        "namespace": info.namespace,
+        "name": info.name,
+        "apiGroup": info.resource.group,
+        "apiVersion": info.resource.version,
+        "subresource": info.subresource,
+    }
+    return {key: value for key, value in reference.items() if value}
+
+
+def _response_status(code: int, status: Status | None) -> Mapping[str, Any]:
+    if status is None:
+        return {"metadata": {}, "code": code}
+    shown = {"metadata": {}, "status": status.status, "message": status.message, "reason": status.reason}
+    return {**{key: value for key, value in shown.items() if value or key == "metadata"}, "code": code}
+
+
+def _micro_time(moment: datetime.datetime) -> str:
+    return moment.astimezone(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

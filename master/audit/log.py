@@ -1,0 +1,135 @@
+"""The audit log: a file of events, written by a task of its own and rotated by size. Driver.
+
+Source: the log backend of kube-apiserver. A request never waits for the disk. In the mode `batch`, events that do not
+fit the queue are dropped and counted. In the mode `blocking-strict`, a request without room for its events is rejected.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+QUEUE_LENGTH = 10_000
+"""Events that wait for the disk."""
+
+EVENTS_PER_REQUEST = 3
+
+RETRY_SECONDS, CLOSING_SECONDS = 1.0, 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class LogFile:
+    """The file, the bytes at which it is rotated, and the number of rotated files to keep."""
+
+    path: Path
+    max_bytes: int
+    backups: int
+
+
+class AuditLog:
+    """The queue of events, and the task that writes it. `is_strict` is the mode `blocking-strict`."""
+
+    def __init__(self, file: LogFile, *, is_strict: bool, queue_length: int = QUEUE_LENGTH) -> None:
+        self._file = file
+        self._is_strict = is_strict
+        self._queue: asyncio.Queue[bytes] = asyncio.Queue(queue_length)
+        self._reserved = 0
+        self._fails = False
+        self.written = 0
+        """Events in the file."""
+        self.dropped = 0
+        """Events that were lost: the queue was full, or the disk failed."""
+
+    @contextlib.contextmanager
+    def request(self) -> Iterator[Callable[[bytes], None]]:
+        """Yield the function that records an event of one request. Raises AuditLogFull if the log is strict."""
+        if not self._is_strict:
+            yield self._record
+            return
+        room = self._queue.maxsize - self._queue.qsize() - self._reserved
+        if self._fails or room < EVENTS_PER_REQUEST:
+            raise AuditLogFull
+        self._reserved += EVENTS_PER_REQUEST
+        try:
+            yield self._record
+        finally:
+            self._reserved -= EVENTS_PER_REQUEST
+
+    def _record(self, event: bytes) -> None:
+        try:
+            self._queue.put_nowait(event)
+        except asyncio.QueueFull:
+            self.dropped += 1
+
+    async def run(self) -> None:
+        """Write events until cancelled, and then those that are left."""
+        writing: asyncio.Task[None] | None = None
+        try:
+            while True:
+                events = [await self._queue.get(), *self._waiting()]
+                writing = asyncio.create_task(self._write(events))
+                await asyncio.shield(writing)
+        finally:
+            if writing is not None:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(writing, CLOSING_SECONDS)
+            if rest := self._waiting():
+                with contextlib.suppress(OSError):
+                    await asyncio.to_thread(append, self._file, b"".join(rest))
+
+    def _waiting(self) -> list[bytes]:
+        return [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+
+    async def _write(self, events: list[bytes]) -> None:
+        """Write events. If the disk fails, they are lost; a strict log tries again."""
+        while True:
+            try:
+                await asyncio.to_thread(append, self._file, b"".join(events))
+            except OSError as error:
+                if not self._fails:
+                    log.error("audit events not written", extra={"file": str(self._file.path), "error": str(error)})
+                self._fails = True
+                if not self._is_strict:
+                    self.dropped += len(events)
+                    return
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if self._fails:
+                log.info("audit events are written again", extra={"file": str(self._file.path)})
+            self._fails = False
+            self.written += len(events)
+            return
+
+
+class AuditLogFull(Exception):
+    """There is no room for the events of a request."""
+
+
+def append(file: LogFile, data: bytes) -> None:
+    """Append data to the file. Rotate it first if it would become too large: audit.log becomes audit.log.1."""
+    file.path.parent.mkdir(parents=True, exist_ok=True)
+    size = file.path.stat().st_size if file.path.exists() else 0
+    if size and size + len(data) > file.max_bytes:
+        _rotate(file)
+    descriptor = os.open(file.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb", buffering=0) as opened:
+        begin = opened.seek(0, os.SEEK_END)
+        if opened.write(data) != len(data):
+            opened.truncate(begin)
+            raise OSError("the disk is full")
+
+
+def _rotate(file: LogFile) -> None:
+    names = [file.path, *(file.path.with_name(f"{file.path.name}.{number}") for number in range(1, file.backups + 1))]
+    for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
+        if newer.exists():
+            newer.replace(older)
+    if not file.backups:
+        file.path.unlink()

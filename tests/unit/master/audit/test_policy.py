@@ -1,0 +1,124 @@
+"""Which requests an audit policy records at which level."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from master.audit.policy import DEFAULT_POLICY, InvalidPolicy, evaluate, parse_policy
+from master.auth.attributes import Attributes, PathAttributes, User
+
+ANN = User("ann", frozenset(("system:authenticated", "dev")))
+PODS = Attributes("create", "", "pods", "", "red", "web")
+LOG = Attributes("get", "", "pods", "log", "red", "web")
+NODE = Attributes("get", "", "nodes", "", "", "n1")
+SECRET = Attributes("get", "", "secrets", "", "red", "s")
+HEALTH = PathAttributes("get", "/healthz/etcd")
+
+
+def policy(*rules: dict[str, Any], **rest: Any) -> Any:
+    return parse_policy({"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": list(rules), **rest})
+
+
+def of_group(*resources: str, group: str = "", names: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+    return [{"group": group, "resources": list(resources), "resourceNames": list(names)}]
+
+
+@pytest.mark.parametrize(
+    ("rule", "requested", "matches"),
+    [
+        ({}, PODS, True),
+        ({}, HEALTH, True),
+        ({"users": ["ann"]}, PODS, True),
+        ({"users": ["bob"]}, PODS, False),
+        ({"userGroups": ["dev", "ops"]}, PODS, True),
+        ({"userGroups": ["ops"]}, PODS, False),
+        ({"verbs": ["create", "update"]}, PODS, True),
+        ({"verbs": ["get"]}, PODS, False),
+        ({"namespaces": ["red"]}, PODS, True),
+        ({"namespaces": ["blue"]}, PODS, False),
+        ({"namespaces": [""]}, NODE, True),
+        ({"namespaces": [""]}, PODS, False),
+        ({"namespaces": [""]}, HEALTH, False),
+        ({"resources": of_group()}, PODS, True),
+        ({"resources": of_group(group="apps")}, PODS, False),
+        ({"resources": of_group("pods")}, PODS, True),
+        ({"resources": of_group("pods")}, LOG, False),
+        ({"resources": of_group("pods/log")}, LOG, True),
+        ({"resources": of_group("pods/*")}, LOG, True),
+        ({"resources": of_group("pods/*")}, PODS, False),
+        ({"resources": of_group("*/log")}, LOG, True),
+        ({"resources": of_group("*")}, LOG, True),
+        ({"resources": of_group("pods", names=("web",))}, PODS, True),
+        ({"resources": of_group("pods", names=("db",))}, PODS, False),
+        ({"nonResourceURLs": ["/healthz*"]}, HEALTH, True),
+        ({"nonResourceURLs": ["/healthz"]}, HEALTH, False),
+        ({"nonResourceURLs": ["*"]}, HEALTH, True),
+        ({"nonResourceURLs": ["*"]}, PODS, False),
+    ],
+)
+def test_rule_matches_requests(rule: dict[str, Any], requested: Any, matches: bool) -> None:
+    level = evaluate(policy({"level": "Metadata", **rule}), ANN, requested).level
+    assert level == ("Metadata" if matches else "None")
+
+
+def test_first_matching_rule_decides() -> None:
+    rules = policy({"level": "None", "users": ["ann"]}, {"level": "Request"})
+    assert evaluate(rules, ANN, PODS).level == "None"
+    assert evaluate(rules, User("bob"), PODS).level == "Request"
+
+
+def test_stages_are_omitted_by_rule_and_policy() -> None:
+    rules = policy({"level": "Request", "omitStages": ["ResponseStarted"]}, omitStages=["RequestReceived"])
+    level = evaluate(rules, ANN, PODS)
+    stages = ("RequestReceived", "ResponseStarted", "ResponseComplete", "Panic")
+    assert [stage for stage in stages if level.records(stage)] == ["ResponseComplete", "Panic"]
+
+
+@pytest.mark.parametrize(
+    "requested",
+    [
+        SECRET,
+        Attributes("create", "", "serviceaccounts", "token", "red", "default"),
+        Attributes("create", "authentication.k8s.io", "tokenreviews"),
+    ],
+)
+def test_contents_of_secrets_and_tokens_are_never_recorded(requested: Attributes) -> None:
+    assert evaluate(policy({"level": "RequestResponse"}), ANN, requested).level == "Metadata"
+    assert evaluate(policy({"level": "RequestResponse"}), ANN, PODS).level == "RequestResponse"
+    assert evaluate(policy({"level": "None"}), ANN, requested).level == "None"
+
+
+def test_default_policy_records_metadata_without_the_constant_requests() -> None:
+    assert evaluate(DEFAULT_POLICY, ANN, PODS).level == "Metadata"
+    assert evaluate(DEFAULT_POLICY, ANN, SECRET).level == "Metadata"
+    assert evaluate(DEFAULT_POLICY, ANN, PathAttributes("get", "/debug")).level == "Metadata"
+    lease = Attributes("update", "coordination.k8s.io", "leases", "", "kube-node-lease", "n1")
+    for requested in (HEALTH, PathAttributes("get", "/metrics"), lease):
+        assert evaluate(DEFAULT_POLICY, ANN, requested).level == "None"
+
+
+@pytest.mark.parametrize(
+    ("document", "problem"),
+    [
+        ([], "Expected `object`"),
+        ({"kind": "Pod", "rules": [{"level": "None"}]}, "it is a Pod of audit.k8s.io/v1; Policy"),
+        ({"apiVersion": "audit.k8s.io/v1beta1", "rules": [{"level": "None"}]}, "Policy of audit.k8s.io/v1 is accepted"),
+        ({"rules": []}, "it has no rules"),
+        ({"rules": [{"level": "All"}]}, r"rules\[0\].level is 'All'; None, Metadata"),
+        ({"rules": [{}]}, "level"),
+        ({"rules": [{"level": "None", "user": ["a"]}]}, "user"),
+        ({"rules": [{"level": "None", "omitStages": ["End"]}]}, r"rules\[0\].omitStages is 'End'"),
+        ({"rules": [{"level": "None"}], "omitStages": ["End"]}, "omitStages is 'End'"),
+        ({"rules": [{"level": "None", "nonResourceURLs": ["/a*b"]}]}, r"nonResourceURLs has '/a\*b'"),
+        ({"rules": [{"level": "None", "nonResourceURLs": ["a"]}]}, "nonResourceURLs has 'a'"),
+        (
+            {"rules": [{"level": "None", "nonResourceURLs": ["/a"], "namespaces": ["red"]}]},
+            "about URLs and about resources",
+        ),
+    ],
+)
+def test_invalid_policy_is_rejected_with_what_is_accepted(document: Any, problem: str) -> None:
+    with pytest.raises(InvalidPolicy, match=problem):
+        parse_policy(document)
