@@ -6,6 +6,7 @@ Source: `Event` of audit.k8s.io/v1 of Kubernetes. What clients choose freely is 
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,7 +95,12 @@ def encode_event(record: AuditRecord, stage: str, code: int, status: Status | No
     event |= {"requestReceivedTimestamp": _micro_time(record.received), "stageTimestamp": _micro_time(now)}
     if record.annotations and record.level.includes(METADATA):
         event["annotations"] = record.annotations
-    return msgspec.json.encode(event) + b"\n"
+    try:
+        return msgspec.json.encode(event) + b"\n"
+    except UnicodeEncodeError:
+        # Paths and headers may have bytes that are no UTF-8. They are escaped, and the response is left out.
+        event.pop("responseObject", None)
+        return json.dumps(msgspec.to_builtins(event)).encode() + b"\n"
 
 
 def _object_reference(info: RequestInfo) -> Mapping[str, str]:

@@ -19,6 +19,9 @@ log = logging.getLogger(__name__)
 QUEUE_LENGTH = 10_000
 """Events that wait for the disk."""
 
+MAX_QUEUED_BYTES = 64 << 20
+"""Bytes of the events that wait."""
+
 EVENTS_PER_REQUEST = 3
 
 RETRY_SECONDS, CLOSING_SECONDS = 1.0, 5.0
@@ -40,6 +43,7 @@ class AuditLog:
         self._file = file
         self._is_strict = is_strict
         self._queue: asyncio.Queue[bytes] = asyncio.Queue(queue_length)
+        self._queued_bytes = 0
         self._reserved = 0
         self._fails = False
         self.written = 0
@@ -54,7 +58,7 @@ class AuditLog:
             yield self._record
             return
         room = self._queue.maxsize - self._queue.qsize() - self._reserved
-        if self._fails or room < EVENTS_PER_REQUEST:
+        if self._fails or room < EVENTS_PER_REQUEST or self._queued_bytes > MAX_QUEUED_BYTES // 2:
             raise AuditLogFull
         self._reserved += EVENTS_PER_REQUEST
         try:
@@ -63,10 +67,11 @@ class AuditLog:
             self._reserved -= EVENTS_PER_REQUEST
 
     def _record(self, event: bytes) -> None:
-        try:
-            self._queue.put_nowait(event)
-        except asyncio.QueueFull:
+        if self._queue.full() or self._queued_bytes + len(event) > MAX_QUEUED_BYTES:
             self.dropped += 1
+            return
+        self._queued_bytes += len(event)
+        self._queue.put_nowait(event)
 
     async def run(self) -> None:
         """Write events until cancelled, and then those that are left."""
@@ -74,6 +79,7 @@ class AuditLog:
         try:
             while True:
                 events = [await self._queue.get(), *self._waiting()]
+                self._queued_bytes = 0
                 writing = asyncio.create_task(self._write(events))
                 await asyncio.shield(writing)
         finally:

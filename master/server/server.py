@@ -171,18 +171,19 @@ class Server:
         """Authenticate, resolve, impersonate, authorize and dispatch one request. Raises `errors.StatusError`."""
         transport = http.transport
         certificate = transport.get_extra_info("peercert") if transport is not None else None
+        client = None
         try:
             client = self._authenticator.authenticate(certificate, authorization_header(http.headers))
+            route = routes.resolve(http.method, http.path, http.rel_url.raw_path, http.query)
+            attributes = attributes_of(route, http.query)
         except errors.StatusError:
-            self._auditor.decide_level(record, None, PathAttributes(http.method.lower(), http.path))
+            self._auditor.decide_level(record, client, PathAttributes(http.method.lower(), http.path))
             raise
-        route = routes.resolve(http.method, http.path, http.rel_url.raw_path, http.query)
         record.info = route.info if isinstance(route, ResourceRoute | ProxyRoute) else None
-        attributes = attributes_of(route, http.query)
         self._auditor.decide_level(record, client, attributes)
-        user = self._authorizer.impersonate(client, http.headers.items())
-        record.impersonated = user if user is not client else None
         try:
+            user = self._authorizer.impersonate(client, http.headers.items())
+            record.impersonated = user if user is not client else None
             decision = self._authorize(user, route, attributes, http)
         except errors.StatusError:
             annotate_decision(record, Decision(False))

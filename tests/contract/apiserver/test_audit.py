@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from yarl import URL
 
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
@@ -124,6 +125,21 @@ async def test_impersonated_user_is_recorded_beside_the_real_one(server: ApiServ
         await client.request("GET", "/api/v1/namespaces", headers=headers, query={"limit": "7"})
     event = await wait_for(server, lambda event: "limit=7" in event["requestURI"])
     assert (event["user"]["username"], event["impersonatedUser"]["username"]) == ("system:admin", "bob")
+
+
+async def test_malformed_requests_are_recorded(server: ApiServer, ann: aiohttp.ClientSession) -> None:
+    for url in (
+        "/api/v1/pods?fieldSelector=nothing",
+        "/api/v1/pods?watch=perhaps",
+        "/api/v1/namespaces/%FF%FE/pods",
+    ):
+        async with ann.get(
+            URL(str(ann._base_url).rstrip("/") + url, encoded=True), headers={"User-Agent": url}
+        ) as answer:
+            assert answer.status in (400, 403)
+            audit_id = answer.headers["Audit-Id"]
+        event = await wait_for(server, lambda event, audit_id=audit_id: bool(event["auditID"] == audit_id))  # type: ignore[misc]
+        assert (event["user"]["username"], event["responseStatus"]["code"]) == ("ann", answer.status)
 
 
 async def test_watch_is_recorded_when_it_starts_and_when_it_ends(server: ApiServer, api_client: UntypedClient) -> None:

@@ -64,6 +64,20 @@ async def test_full_queue_drops_events_and_counts_them(tmp_path: Path) -> None:
     assert log.dropped == 3
 
 
+async def test_bytes_of_waiting_events_are_limited(tmp_path: Path) -> None:
+    log = AuditLog(LogFile(tmp_path / "audit.log", 1 << 30, 1), is_strict=False)
+    with log.request() as record:
+        for _ in range(70):
+            record(b"x" * (1 << 20))
+    assert log.dropped == 6
+    async with running(log):
+        while log.written < 64:
+            await asyncio.sleep(0.01)
+        with log.request() as record:
+            record(b"y" * (1 << 20))
+    assert (log.written, log.dropped) == (65, 6)
+
+
 async def test_strict_log_rejects_requests_without_room(tmp_path: Path) -> None:
     log = AuditLog(LogFile(tmp_path / "audit.log", 1 << 20, 1), is_strict=True, queue_length=6)
     with log.request() as first, log.request() as second:
