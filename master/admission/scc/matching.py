@@ -13,7 +13,7 @@ from itertools import islice
 from api.core.pod import Pod
 from master.admission.scc.namespace_ranges import NamespaceRanges
 from master.admission.scc.order import permissiveness, sort_sccs
-from master.admission.scc.provider import MAX_VIOLATIONS, Violation, forbidden, provider_for
+from master.admission.scc.provider import MAX_VIOLATIONS, Fill, Violation, forbidden, provider_for
 from master.resources.metadata import with_metadata
 from master.resources.security_context_constraints import SecurityContextConstraints
 
@@ -72,23 +72,20 @@ def decide(
     sccs: Iterable[SecurityContextConstraints],
     ranges: NamespaceRanges,
     usable: Usable,
-    *,
-    may_fill: bool = True,
-    ephemeral_only: bool = False,
+    part: Fill = Fill.POD,
 ) -> Decision:
-    """Return the decision about a pod.
+    """Return the decision about a pod, of which this part may be filled in.
 
-    Without `may_fill` (an update), an SCC admits the pod only if nothing is filled in, and the SCC that admitted the
-    pod before is tried first. With `ephemeral_only`, only ephemeral containers may be filled in.
+    If it is not a new pod, the SCC that admitted it before is tried first.
     """
     candidates = sort_sccs(sccs)
-    if not may_fill or ephemeral_only:
+    if part is not Fill.POD:
         before = pod.metadata.annotations.get(SCC_ANNOTATION, "")
         candidates.sort(key=lambda scc: scc.metadata.name != before)
     trials: list[Trial] = []
     for scc in candidates:
         subject = usable(scc)
-        trial = try_scc(pod, scc, ranges, subject, may_fill=may_fill, ephemeral_only=ephemeral_only)
+        trial = try_scc(pod, scc, ranges, subject, part)
         trials.append(trial)
         if trial.admits:
             break
@@ -100,15 +97,13 @@ def try_scc(
     scc: SecurityContextConstraints,
     ranges: NamespaceRanges,
     subject: str,
-    *,
-    may_fill: bool = True,
-    ephemeral_only: bool = False,
+    part: Fill = Fill.POD,
 ) -> Trial:
     """Return what becomes of a pod with one SCC. Nothing is checked if nobody may use it."""
     if not subject:
         return Trial(scc, "", pod, ())
     provider = provider_for(scc, ranges)
-    filled = provider.fill(pod, ephemeral_only) if may_fill or ephemeral_only else pod
+    filled = provider.fill(pod, part)
     violations = tuple(islice(provider.violations(filled), MAX_VIOLATIONS))
     return Trial(scc, subject, filled, violations)
 

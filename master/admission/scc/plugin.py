@@ -35,6 +35,7 @@ from master.admission.scc.namespace_ranges import (
     allocate_blocks,
     parse_ranges,
 )
+from master.admission.scc.provider import Fill
 from master.admission.service_account import service_account_user
 from master.auth.attributes import AUTHENTICATED, Attributes, Authorize, User
 from master.resources.metadata import with_metadata
@@ -97,20 +98,18 @@ class SecurityContextConstraint(AdmissionPlugin):
         if name != required:
             reason = f"invalid change of required security context constraint annotation: {required} to {name}"
             raise errors.forbidden(request.resource, meta.name, reason)
-        ephemeral_only = request.subresource == EPHEMERAL_CONTAINERS
-        return self._admit(request, pod, objects, may_fill=False, ephemeral_only=ephemeral_only).pod
+        part = Fill.EPHEMERAL_CONTAINERS if request.subresource == EPHEMERAL_CONTAINERS else Fill.NOTHING
+        return self._admit(request, pod, objects, part).pod
 
     def _admit(
         self,
         request: AdmissionRequest,
         pod: Pod,
         objects: Transaction,
-        *,
-        may_fill: bool = True,
-        ephemeral_only: bool = False,
+        part: Fill = Fill.POD,
     ) -> Trial:
         """Return the trial that admits the pod. Raises Forbidden."""
-        decision, ranges = self._decide(request, pod, objects, may_fill=may_fill, ephemeral_only=ephemeral_only)
+        decision, ranges = self._decide(request, pod, objects, part)
         if decision.admitted is None:
             raise errors.forbidden(request.resource, pod.metadata.name, denial(decision, pod, ranges))
         request.annotate(CHOSEN_ANNOTATION, decision.admitted.scc.metadata.name)
@@ -121,9 +120,7 @@ class SecurityContextConstraint(AdmissionPlugin):
         request: AdmissionRequest,
         pod: Pod,
         objects: Transaction,
-        *,
-        may_fill: bool = True,
-        ephemeral_only: bool = False,
+        part: Fill = Fill.POD,
     ) -> tuple[Decision, NamespaceRanges]:
         """Return the decision about the pod, and the ranges of its namespace. Raises Forbidden."""
         resource, meta = request.resource, pod.metadata
@@ -131,7 +128,7 @@ class SecurityContextConstraint(AdmissionPlugin):
         sccs = candidates(resource, pod, objects)
         requester = CONTROLLERS if request.requester is None else request.requester.user
         usable = usable_by(service_account_user(pod), requester, meta.namespace, self._is_allowed)
-        return decide(pod, sccs, ranges, usable, may_fill=may_fill, ephemeral_only=ephemeral_only), ranges
+        return decide(pod, sccs, ranges, usable, part), ranges
 
 
 class NamespaceSecurityAllocation(AdmissionPlugin):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from msgspec.structs import replace
@@ -61,6 +62,14 @@ SAFE_SYSCTLS = frozenset(
 
 MAX_VIOLATIONS = 20
 """Violations of one pod that are found for one SCC."""
+
+
+class Fill(Enum):
+    """The part of a pod that may be filled in: all of a new one, ephemeral containers of one that they are added to."""
+
+    POD = auto()
+    EPHEMERAL_CONTAINERS = auto()
+    NOTHING = auto()
 
 
 class Violation(NamedTuple):
@@ -125,17 +134,19 @@ class Provider:
 
     # --- filling in ---------------------------------------------------------------------------------------------------
 
-    def fill(self, pod: Pod, ephemeral_only: bool = False) -> Pod:
-        """Return the pod with every field set that it leaves open and for which the SCC has a value. Idempotent.
+    def fill(self, pod: Pod, part: Fill) -> Pod:
+        """Return the pod with every field of this part set that it leaves open and for which the SCC has a value.
 
-        With `ephemeral_only`, only ephemeral containers change.
+        Idempotent.
         """
-        if not ephemeral_only:
+        if part is Fill.NOTHING:
+            return pod
+        if part is Fill.POD:
             pod = self._fill_pod(pod)
         spec = pod.spec
         context = spec.security_context or PodSecurityContext()
         ephemeral = tuple(self._fill_container(context, each) for each in spec.ephemeral_containers)
-        if ephemeral_only:
+        if part is Fill.EPHEMERAL_CONTAINERS:
             return pod if ephemeral == spec.ephemeral_containers else _with_spec(pod, ephemeral_containers=ephemeral)
         init = tuple(self._fill_container(context, each) for each in spec.init_containers)
         containers = tuple(self._fill_container(context, each) for each in spec.containers)
