@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,10 +24,25 @@ from master.request_info import RequestInfo
 MAX_URI, MAX_USER_AGENT, MAX_SOURCES, MAX_SOURCE = 2048, 512, 8, 64
 """Characters of the URI and of the user agent, forwarded addresses, and the characters of each."""
 
-MAX_ANNOTATION = 1024
+MAX_ANNOTATION, MAX_MESSAGE, MAX_NAME = 1024, 1024, 512
 
-SECRET_PARAMETERS = frozenset(("access_token", "token", "code", "client_secret", "code_verifier", "password"))
+SECRET_PARAMETERS = frozenset(
+    (
+        "access_token",
+        "bearer_token",
+        "client_secret",
+        "code",
+        "code_verifier",
+        "id_token",
+        "password",
+        "refresh_token",
+        "token",
+    )
+)
 """Query parameters whose values are not recorded."""
+
+_JWT = re.compile(r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*", re.ASCII)
+"""A signed token, wherever it stands in a URI."""
 
 
 @dataclass(slots=True)
@@ -55,11 +71,12 @@ class AuditRecord:
 
 def loggable_uri(path: str, query: str) -> str:
     """Return the URI of a request without secret parameters, at most MAX_URI characters."""
+    path = _JWT.sub("REDACTED", path[: 4 * MAX_URI])
     if not query:
         return path[:MAX_URI]
     pairs = parse_qsl(query[: 4 * MAX_URI], keep_blank_values=True, max_num_fields=None)
     shown = [(key, "REDACTED" if key.lower() in SECRET_PARAMETERS else value) for key, value in pairs]
-    return f"{path}?{urlencode(shown, quote_via=quote)}"[:MAX_URI]
+    return _JWT.sub("REDACTED", f"{path}?{urlencode(shown, quote_via=quote)}")[:MAX_URI]
 
 
 def source_ips(forwarded: Iterable[str], peer: str) -> tuple[str, ...]:
@@ -88,7 +105,8 @@ def encode_event(record: AuditRecord, stage: str, code: int, status: Status | No
         event["objectRef"] = _object_reference(record.info)
     if code:
         event["responseStatus"] = _response_status(code, status)
-    if record.request_object is not None and record.level.includes(REQUEST):
+    # The body of a rejected request may be of another kind than its path says, such as a Secret.
+    if record.request_object is not None and code < 400 and record.level.includes(REQUEST):
         event["requestObject"] = record.request_object
     if record.response_object and record.level.includes(REQUEST_RESPONSE):
         event["responseObject"] = msgspec.Raw(record.response_object)
@@ -112,13 +130,13 @@ def _object_reference(info: RequestInfo) -> Mapping[str, str]:
         "apiVersion": info.resource.version,
         "subresource": info.subresource,
     }
-    return {key: value for key, value in reference.items() if value}
+    return {key: value[:MAX_NAME] for key, value in reference.items() if value}
 
 
 def _response_status(code: int, status: Status | None) -> Mapping[str, Any]:
     if status is None:
         return {"metadata": {}, "code": code}
-    shown = {"metadata": {}, "status": status.status, "message": status.message, "reason": status.reason}
+    shown = {"metadata": {}, "status": status.status, "message": status.message[:MAX_MESSAGE], "reason": status.reason}
     return {**{key: value for key, value in shown.items() if value or key == "metadata"}, "code": code}
 
 

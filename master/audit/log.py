@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +35,24 @@ class LogFile:
     backups: int
 
 
+class Reservation:
+    """Places in the queue that a request holds until it has ended, or until it turns out to be a stream."""
+
+    def __init__(self, log: AuditLog, places: int) -> None:
+        self._log = log
+        self._places = places
+        log.change_reserved(places)
+
+    def record(self, event: bytes) -> None:
+        """Record an event of the request."""
+        self._log.record(event)
+
+    def release(self) -> None:
+        """Give the places back. A later event may be dropped."""
+        self._log.change_reserved(-self._places)
+        self._places = 0
+
+
 class AuditLog:
     """The queue of events, and the task that writes it. `is_strict` is the mode `blocking-strict`."""
 
@@ -51,22 +68,21 @@ class AuditLog:
         self.dropped = 0
         """Events that were lost: the queue was full, or the disk failed."""
 
-    @contextlib.contextmanager
-    def request(self) -> Iterator[Callable[[bytes], None]]:
-        """Yield the function that records an event of one request. Raises AuditLogFull if the log is strict."""
+    def reserve(self) -> Reservation:
+        """Return places in the queue for the events of a request. Raises AuditLogFull if the log is strict."""
         if not self._is_strict:
-            yield self._record
-            return
+            return Reservation(self, 0)
         room = self._queue.maxsize - self._queue.qsize() - self._reserved
         if self._fails or room < EVENTS_PER_REQUEST or self._queued_bytes > MAX_QUEUED_BYTES // 2:
             raise AuditLogFull
-        self._reserved += EVENTS_PER_REQUEST
-        try:
-            yield self._record
-        finally:
-            self._reserved -= EVENTS_PER_REQUEST
+        return Reservation(self, EVENTS_PER_REQUEST)
 
-    def _record(self, event: bytes) -> None:
+    def change_reserved(self, places: int) -> None:
+        """Change the number of places that requests hold."""
+        self._reserved += places
+
+    def record(self, event: bytes) -> None:
+        """Put an event into the queue, or drop it if the queue is full."""
         if self._queue.full() or self._queued_bytes + len(event) > MAX_QUEUED_BYTES:
             self.dropped += 1
             return

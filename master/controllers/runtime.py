@@ -61,6 +61,9 @@ REJECTING_KINDS = (
 )  # fmt: skip
 """Kinds whose objects let admission reject a create."""
 
+MAX_MESSAGE = 4096
+"""Characters of the reason of a rejected create, in events and conditions."""
+
 MIN_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 1.0, 60.0
 """Seconds before the first retry, and the longest time between retries; it doubles."""
 
@@ -131,7 +134,7 @@ class CreateQueue:
                 resource, default(obj, resource.rules), self.transaction, is_trusted=owner is None
             )
         except StatusError as error:
-            self._reject(action.by, obj, owner, error.status.message)
+            self._reject(action.by, obj, owner, error.status.message[:MAX_MESSAGE])
             return
         self.transaction.put(resource.group_resource, obj)
         if owner is not None:

@@ -13,7 +13,7 @@ from api.validation.registry import default
 from master import errors
 from master.admission.scc.matching import Trial, decide, try_scc
 from master.admission.scc.order import sort_sccs
-from master.admission.scc.plugin import candidates, denial, namespace_ranges, usable_by
+from master.admission.scc.plugin import candidates, check_container_count, denial, namespace_ranges, usable_by
 from master.admission.service_account import service_account_user
 from master.auth.attributes import Authorize, User
 from master.resources.configuration import SERVICE_ACCOUNTS, ServiceAccount
@@ -79,7 +79,8 @@ class SecurityReviews:
     def _review_accounts(self, review: PodSecurityPolicyReview, namespace: str) -> PodSecurityPolicyReviewStatus:
         """Return the SCCs that each service account may use and that admit the pod."""
         template = review.spec.template
-        names = review.spec.service_account_names or (template.spec.service_account_name or "default",)
+        named = review.spec.service_account_names or (template.spec.service_account_name or "default",)
+        names = tuple(dict.fromkeys(named))
         if len(names) > MAX_SERVICE_ACCOUNTS:
             raise errors.bad_request(f"{len(names)} service accounts are named; {MAX_SERVICE_ACCOUNTS} are accepted")
         for name in names:
@@ -104,7 +105,9 @@ class SecurityReviews:
 
 
 def _pod(template: PodTemplateSpec, namespace: str) -> Pod:
-    return default(Pod(metadata=replace(template.metadata, namespace=namespace), spec=template.spec))
+    pod = default(Pod(metadata=replace(template.metadata, namespace=namespace), spec=template.spec))
+    check_container_count(PODS, pod)
+    return pod
 
 
 def _completed(template: PodTemplateSpec, trial: Trial) -> PodTemplateSpec:

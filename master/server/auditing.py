@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from aiohttp import web
 
 from api.meta.types import Status
 from master.audit.event import AuditRecord, encode_event, loggable_uri, source_ips
-from master.audit.log import AuditLog
+from master.audit.log import AuditLog, Reservation
 from master.audit.policy import METADATA, REQUEST_RECEIVED, RESPONSE_STARTED, Policy, evaluate
 from master.auth.attributes import Attributes, Decision, PathAttributes, User
 from master.auth.authorization import request_attributes
@@ -33,11 +33,11 @@ class Auditor:
         self._log = log
         self._policy = policy
         self._clock = clock
-        self._writers: dict[str, Callable[[bytes], None]] = {}
+        self._reservations: dict[str, Reservation] = {}
 
     @contextmanager
     def request(self, http: web.Request, peer: str) -> Iterator[AuditRecord]:
-        """Yield the record of a request. Raises AuditLogFull."""
+        """Yield the record of a request."""
         headers = http.headers
         forwarded = (*headers.getall("X-Forwarded-For", []), *headers.getall("X-Real-Ip", []))
         record = http[RECORD] = AuditRecord(
@@ -48,21 +48,20 @@ class Auditor:
             source_ips=source_ips(forwarded, peer),
             user_agent=headers.get("User-Agent", ""),
         )
-        if self._log is None:
+        try:
             yield record
-            return
-        with self._log.request() as write:
-            self._writers[record.audit_id] = write
-            try:
-                yield record
-            finally:
-                del self._writers[record.audit_id]
+        finally:
+            if (reservation := self._reservations.pop(record.audit_id, None)) is not None:
+                reservation.release()
 
     def decide_level(self, record: AuditRecord, user: User | None, attributes: Attributes | PathAttributes) -> None:
-        """Set what is recorded of a request, and record that it was received."""
+        """Set what is recorded of a request, and record that it was received. Raises AuditLogFull."""
         record.user, record.verb = user, attributes.verb
-        if self._log is not None:
-            record.level = evaluate(self._policy, user or User(), attributes)
+        if self._log is None:
+            return
+        record.level = evaluate(self._policy, user or User(), attributes)
+        if record.level.includes(METADATA):
+            self._reservations[record.audit_id] = self._log.reserve()
             self._record(record, REQUEST_RECEIVED)
 
     async def started(self, http: web.Request, response: web.StreamResponse) -> None:
@@ -74,6 +73,8 @@ class Auditor:
             response.headers[AUDIT_ID_HEADER] = record.audit_id
         if not isinstance(response, web.Response):
             self._record(record, RESPONSE_STARTED, response.status)
+            if (reservation := self._reservations.get(record.audit_id)) is not None:
+                reservation.release()
 
     def finished(self, record: AuditRecord, stage: str, code: int, status: Status | None) -> None:
         """Record the end of a request."""
@@ -92,9 +93,9 @@ class Auditor:
         )
 
     def _record(self, record: AuditRecord, stage: str, code: int = 0, status: Status | None = None) -> None:
-        write = self._writers.get(record.audit_id)
-        if write is not None and record.level.includes(METADATA) and record.level.records(stage):
-            write(encode_event(record, stage, code, status, self._clock()))
+        reservation = self._reservations.get(record.audit_id)
+        if reservation is not None and record.level.records(stage):
+            reservation.record(encode_event(record, stage, code, status, self._clock()))
 
 
 def annotate_decision(record: AuditRecord, decision: Decision) -> None:

@@ -121,7 +121,7 @@ class Server:
             body_seconds=body_seconds,
         )
         app = web.Application(client_max_size=MAX_BODY_BYTES)
-        app.router.add_route("*", "/{path:.*}", self._handle)
+        app.router.add_route("*", r"/{path:[\s\S]*}", self._handle)
         app.on_response_prepare.append(self._auditor.started)
         self._listener = Listener(app, limits)
 
@@ -157,6 +157,8 @@ class Server:
         except NotReady as error:
             unavailable = errors.service_unavailable(str(error))
             response, status = _error_response(unavailable), unavailable.status
+        except AuditLogFull:
+            raise
         except (asyncio.CancelledError, ConnectionError):
             self._auditor.finished(record, RESPONSE_COMPLETE, 0, None)
             raise

@@ -48,6 +48,9 @@ CHOSEN_ANNOTATION = "securitycontextconstraints.admission.openshift.io/chosen"
 """Annotation of audit events: the SCC that admits the pod."""
 
 EPHEMERAL_CONTAINERS = "ephemeralcontainers"
+MAX_CONTAINERS, MAX_DENIAL, MAX_SCC_NAME = 500, 16_384, 253
+"""Containers of a pod, characters of a rejection, and characters of the name of an SCC."""
+
 CHECKED_CONNECTIONS = frozenset(("attach", "exec"))
 
 CONTROLLERS = User(
@@ -72,6 +75,7 @@ class SecurityContextConstraint(AdmissionPlugin):
         if not isinstance(obj, Pod) or (request.requester is not None and request.requester.user.node):
             return obj
         if request.operation is Operation.CREATE:
+            check_container_count(request.resource, obj)
             return annotate(self._admit(request, obj, objects))
         if request.operation is Operation.UPDATE and request.subresource in ("", EPHEMERAL_CONTAINERS):
             return self._update(request, obj, objects)
@@ -96,7 +100,9 @@ class SecurityContextConstraint(AdmissionPlugin):
             return pod
         name, required = meta.annotations.get(REQUIRED_SCC_ANNOTATION), before.annotations.get(REQUIRED_SCC_ANNOTATION)
         if name != required:
-            reason = f"invalid change of required security context constraint annotation: {required} to {name}"
+            reason = f"invalid change of required security context constraint annotation: {required} to {name}"[
+                :MAX_DENIAL
+            ]
             raise errors.forbidden(request.resource, meta.name, reason)
         part = Fill.EPHEMERAL_CONTAINERS if request.subresource == EPHEMERAL_CONTAINERS else Fill.NOTHING
         return self._admit(request, pod, objects, part).pod
@@ -194,6 +200,7 @@ def candidates(resource: AnyResource, pod: Pod, objects: Transaction) -> Collect
     name = pod.metadata.annotations.get(REQUIRED_SCC_ANNOTATION)
     if name is None:
         return objects.list(sccs)
+    name = name[:MAX_SCC_NAME]
     scc = objects.get(Key(sccs, "", name))
     if scc is None:
         missing = f'{SCC_PLURAL}.{SECURITY_GROUP} "{name}" not found'
@@ -202,11 +209,18 @@ def candidates(resource: AnyResource, pod: Pod, objects: Transaction) -> Collect
     return (scc,)
 
 
+def check_container_count(resource: AnyResource, pod: Pod) -> None:
+    """Require that a pod has at most MAX_CONTAINERS, because each is checked with several SCCs. Raises Forbidden."""
+    count = len(pod.spec.init_containers) + len(pod.spec.containers) + len(pod.spec.ephemeral_containers)
+    if count > MAX_CONTAINERS:
+        raise errors.forbidden(resource, pod.metadata.name, f"it has {count} containers; {MAX_CONTAINERS} are accepted")
+
+
 def denial(decision: Decision, pod: Pod, ranges: NamespaceRanges) -> str:
     """Return why no SCC admits a pod, and the least permissive SCC that would if its user might use it."""
     found = ", ".join(map(str, decision.violations))
     if len(decision.violations) != 1:
-        found = f"[{found}]"
+        found = f"[{found[:MAX_DENIAL]}]"
     name = least_permissive_scc(pod, decision, ranges)
     hint = f'; the least permissive SCC that admits the pod is "{name}"' if name else ""
     return f"unable to validate against any security context constraint: {found}{hint}"

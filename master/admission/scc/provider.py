@@ -235,7 +235,8 @@ class Provider:
         yield from _group_violations(
             path, "supplementalGroups", scc.supplemental_groups, self.supplemental_groups, context.supplemental_groups
         )
-        yield from self._seccomp_violations(f"pod.metadata.annotations[{SECCOMP_POD_ANNOTATION}]", pod_seccomp(pod))
+        for profile in _different(pod_seccomp(pod), _as_text(context.seccomp_profile)):
+            yield from self._seccomp_violations(f"pod.metadata.annotations[{SECCOMP_POD_ANNOTATION}]", profile)
         yield from self._se_linux_violations(f"{path}.seLinuxOptions", context.se_linux_options)
         yield from self._namespace_violations(path, pod.spec)
         for index, sysctl in enumerate(context.sysctls):
@@ -268,10 +269,11 @@ class Provider:
         yield from self._se_linux_violations(
             f"{path}.seLinuxOptions", context.se_linux_options or pod_context.se_linux_options
         )
-        yield from self._seccomp_violations(
-            f"pod.metadata.annotations[{SECCOMP_CONTAINER_ANNOTATION}{container.name}]",
-            container_seccomp(pod, container),
-        )
+        field = _as_text(context.seccomp_profile or pod_context.seccomp_profile)
+        for profile in _different(container_seccomp(pod, container), field):
+            yield from self._seccomp_violations(
+                f"pod.metadata.annotations[{SECCOMP_CONTAINER_ANNOTATION}{container.name[:256]}]", profile
+            )
         if not scc.allow_privileged_container:
             yield from _privilege_violations(path, pod_context, context)
         yield from self._capability_violations(path, context.capabilities)
@@ -357,11 +359,11 @@ class Provider:
 
     def _sysctl_violations(self, path: str, name: str) -> Iterator[Violation]:
         if any(matches_sysctl(pattern, name) for pattern in self.scc.forbidden_sysctls or ()):
-            yield forbidden(path, f'sysctl "{name}" is not allowed')
+            yield forbidden(path, f'sysctl "{name[:256]}" is not allowed')
         elif name not in SAFE_SYSCTLS and not any(
             matches_sysctl(pattern, name) for pattern in self.scc.allowed_unsafe_sysctls or ()
         ):
-            yield forbidden(path, f'unsafe sysctl "{name}" is not allowed')
+            yield forbidden(path, f'unsafe sysctl "{name[:256]}" is not allowed')
 
 
 def provider_for(scc: SecurityContextConstraints, ranges: NamespaceRanges) -> Provider:
@@ -456,6 +458,11 @@ def container_seccomp(pod: Pod, container: Container) -> str:
     context = container.security_context
     own = _as_text(context.seccomp_profile if context is not None else None)
     return own or pod.metadata.annotations.get(SECCOMP_CONTAINER_ANNOTATION + container.name, "") or pod_seccomp(pod)
+
+
+def _different(profile: str, field: str) -> tuple[str, ...]:
+    """Return the profile as SCCs see it, and that of the field if it is another one: the field is what nodes apply."""
+    return (profile, field) if field and _canonical(field) != _canonical(profile) else (profile,)
 
 
 def _as_text(profile: Profile | None) -> str:

@@ -102,5 +102,21 @@ def test_bytes_that_are_no_text_are_escaped() -> None:
     assert "responseObject" not in shown
 
 
+def test_signed_tokens_are_not_recorded() -> None:
+    token = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0.abc-_"
+    assert "eyJ" not in loggable_uri(f"/api/{token}", f"x={token}&id_token=q")
+
+
+def test_body_of_a_rejected_request_is_not_recorded() -> None:
+    of = record("RequestResponse", request_object={"kind": "Secret"})
+    assert "requestObject" not in event(of, 400)
+    assert "requestObject" in event(of, 201)
+
+
+def test_message_of_a_failure_is_cut() -> None:
+    status = Status(status="Failure", message="x" * 5_000_000, code=422)
+    assert len(encode_event(record(), "ResponseComplete", 422, status, NOW)) < 4096
+
+
 def test_forwarded_addresses_come_before_the_connection() -> None:
     assert source_ips(["10.0.0.1, 10.0.0.2", "10.0.0.3"], "9.9.9.9") == ("10.0.0.1", "10.0.0.2", "10.0.0.3", "9.9.9.9")

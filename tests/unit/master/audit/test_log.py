@@ -51,49 +51,52 @@ async def test_events_are_written_in_order_also_at_the_end(tmp_path: Path) -> No
     log = AuditLog(LogFile(tmp_path / "audit.log", 1 << 20, 1), is_strict=False)
     async with running(log):
         for number in range(500):
-            with log.request() as record:
-                record(b"%d\n" % number)
+            log.reserve().record(b"%d\n" % number)
     assert (tmp_path / "audit.log").read_text().split() == [str(number) for number in range(500)]
 
 
 async def test_full_queue_drops_events_and_counts_them(tmp_path: Path) -> None:
     log = AuditLog(LogFile(tmp_path / "audit.log", 1 << 20, 1), is_strict=False, queue_length=5)
-    with log.request() as record:
-        for _ in range(8):
-            record(b"x\n")
+    for _ in range(8):
+        log.reserve().record(b"x\n")
     assert log.dropped == 3
 
 
 async def test_bytes_of_waiting_events_are_limited(tmp_path: Path) -> None:
     log = AuditLog(LogFile(tmp_path / "audit.log", 1 << 30, 1), is_strict=False)
-    with log.request() as record:
-        for _ in range(70):
-            record(b"x" * (1 << 20))
+    for _ in range(70):
+        log.reserve().record(b"x" * (1 << 20))
     assert log.dropped == 6
     async with running(log):
         while log.written < 64:
             await asyncio.sleep(0.01)
-        with log.request() as record:
-            record(b"y" * (1 << 20))
+        log.reserve().record(b"y" * (1 << 20))
     assert (log.written, log.dropped) == (65, 6)
 
 
 async def test_strict_log_rejects_requests_without_room(tmp_path: Path) -> None:
     log = AuditLog(LogFile(tmp_path / "audit.log", 1 << 20, 1), is_strict=True, queue_length=6)
-    with log.request() as first, log.request() as second:
-        with pytest.raises(AuditLogFull), log.request():
-            pass
-        for record in (first, second):
-            for _ in range(3):
-                record(b"x\n")
-    assert log.dropped == 0
-    with pytest.raises(AuditLogFull), log.request():
-        pass
+    requests = log.reserve(), log.reserve()
+    with pytest.raises(AuditLogFull):
+        log.reserve()
+    for request in requests:
+        for _ in range(3):
+            request.record(b"x\n")
+        request.release()
+        request.release()
+    with pytest.raises(AuditLogFull):
+        log.reserve()
     async with running(log):
         while log.written < 6:
             await asyncio.sleep(0.01)
-        with log.request():
-            pass
+        log.reserve()
+    assert log.dropped == 0
+
+
+async def test_streams_hold_no_room(tmp_path: Path) -> None:
+    log = AuditLog(LogFile(tmp_path / "audit.log", 1 << 20, 1), is_strict=True, queue_length=6)
+    for _ in range(100):
+        log.reserve().release()
 
 
 @pytest.mark.parametrize("is_strict", [False, True])
@@ -102,17 +105,15 @@ async def test_disk_that_fails_drops_events_or_keeps_them(tmp_path: Path, is_str
     blocked.write_text("a file, not a directory")
     log = AuditLog(LogFile(blocked / "audit.log", 1 << 20, 1), is_strict=is_strict)
     async with running(log):
-        with log.request() as record:
-            record(b"x\n")
+        log.reserve().record(b"x\n")
         while not log.dropped and not log._fails:
             await asyncio.sleep(0.01)
         if is_strict:
-            with pytest.raises(AuditLogFull), log.request():
-                pass
+            with pytest.raises(AuditLogFull):
+                log.reserve()
         blocked.unlink()
         if not is_strict:
-            with log.request() as record:
-                record(b"y\n")
+            log.reserve().record(b"y\n")
         while not log.written:
             await asyncio.sleep(0.01)
     assert (blocked / "audit.log").read_text() == ("x\n" if is_strict else "y\n")

@@ -161,6 +161,41 @@ async def test_unconfined_app_armor_needs_the_rights_of_privileged_containers(st
         assert scc_of(Admission(storage, ADMIN).create(new)) == ("privileged", "user")
 
 
+SECCOMP_ANNOTATION = {"seccomp.security.alpha.kubernetes.io/pod": "runtime/default"}
+UNCONFINED = {"seccompProfile": {"type": "Unconfined"}}
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        pod({"securityContext": UNCONFINED}, annotations=SECCOMP_ANNOTATION),
+        pod({}, {"securityContext": UNCONFINED}, annotations=SECCOMP_ANNOTATION),
+        pod(
+            {"securityContext": UNCONFINED},
+            annotations={"container.seccomp.security.alpha.kubernetes.io/a": "runtime/default", **SECCOMP_ANNOTATION},
+        ),
+    ],
+)
+async def test_seccomp_annotation_does_not_hide_the_field(storage: SQLiteStorage, new: Pod) -> None:
+    with pytest.raises(StatusError, match="unconfined is not an allowed seccomp profile"):
+        Admission(storage, EDITOR).create(new)
+
+
+async def test_pod_with_thousands_of_containers_is_rejected_before_it_costs_time(storage: SQLiteStorage) -> None:
+    many = [{"name": f"c{number}", "image": "i"} for number in range(501)]
+    with pytest.raises(StatusError, match="it has 501 containers; 500 are accepted"):
+        Admission(storage, EDITOR).create(pod({"containers": many}))
+    Admission(storage, EDITOR).create(pod({"containers": many[:500]}))
+
+
+async def test_rejection_is_short(storage: SQLiteStorage) -> None:
+    sysctl = secured({"sysctls": [{"name": "a." + "b" * 1_000_000, "value": "1"}]})
+    for new in (sysctl, pod(annotations={REQUIRED: "x" * 250_000})):
+        with pytest.raises(StatusError) as rejected:
+            Admission(storage, EDITOR).create(new)
+        assert len(rejected.value.status.message) < 20_000
+
+
 async def test_what_a_user_says_about_the_scc_is_replaced(storage: SQLiteStorage) -> None:
     claimed = pod(annotations={SCC: "privileged", SUBJECT: "serviceaccount"})
     assert scc_of(Admission(storage, EDITOR).create(claimed)) == ("restricted-v2", "user")
