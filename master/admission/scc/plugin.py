@@ -100,10 +100,8 @@ class SecurityContextConstraint(AdmissionPlugin):
             return pod
         name, required = meta.annotations.get(REQUIRED_SCC_ANNOTATION), before.annotations.get(REQUIRED_SCC_ANNOTATION)
         if name != required:
-            reason = f"invalid change of required security context constraint annotation: {required} to {name}"[
-                :MAX_DENIAL
-            ]
-            raise errors.forbidden(request.resource, meta.name, reason)
+            reason = f"invalid change of required security context constraint annotation: {required} to {name}"
+            raise errors.forbidden(request.resource, meta.name, reason[:MAX_DENIAL])
         part = Fill.EPHEMERAL_CONTAINERS if request.subresource == EPHEMERAL_CONTAINERS else Fill.NOTHING
         return self._admit(request, pod, objects, part).pod
 
