@@ -132,6 +132,7 @@ async def test_malformed_requests_are_recorded(server: ApiServer, ann: aiohttp.C
         "/api/v1/pods?fieldSelector=nothing",
         "/api/v1/pods?watch=perhaps",
         "/api/v1/namespaces/%FF%FE/pods",
+        "/api/v1/namespaces/a%0Ab/pods",
     ):
         async with ann.get(
             URL(str(ann._base_url).rstrip("/") + url, encoded=True), headers={"User-Agent": url}
