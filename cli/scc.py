@@ -62,11 +62,10 @@ def _explain(arguments: argparse.Namespace) -> int:
 
 def _read_pod(name: str, text: str) -> Document:
     """Return the pod in a file. Raises UsageError."""
-    documents = [document for document in yaml.parse(text) if document.value is not None or document.errors]
-    if len(documents) != 1 or documents[0].errors:
-        problem = documents[0].errors[0].reason if len(documents) == 1 else f"{len(documents)} documents"
-        raise UsageError(f"{name}: {problem}; one Pod is accepted")
-    pod = documents[0].value
+    document = yaml.parse_one(text)
+    if document.errors:
+        raise UsageError(f"{name}: {document.errors[0]}")
+    pod = document.value
     if not isinstance(pod, dict) or pod.get("kind") != "Pod":
         kind = pod.get("kind") if isinstance(pod, dict) else type(pod).__name__
         raise UsageError(f"{name} has a {kind}; a Pod is accepted")

@@ -84,11 +84,10 @@ def _audit_policy(config: MasterConfig) -> Policy:
         return DEFAULT_POLICY
     try:
         text = Path(config.audit_policy_file).read_text()
-        documents = [document for document in yaml.parse(text) if document.value is not None or document.errors]
-        if len(documents) != 1 or documents[0].errors:
-            problem = documents[0].errors[0].reason if len(documents) == 1 else f"it has {len(documents)} documents"
-            raise InvalidPolicy(f"{problem}; one Policy is accepted")
-        return parse_policy(documents[0].value)
+        document = yaml.parse_one(text)
+        if document.errors:
+            raise InvalidPolicy(str(document.errors[0]))
+        return parse_policy(document.value)
     except (OSError, UnicodeDecodeError, InvalidPolicy) as error:
         raise Refused(f"auditPolicyFile {config.audit_policy_file}: {error}") from error
 

@@ -51,8 +51,8 @@ VnidOf = Callable[[str], int]
 SocketAddress = tuple[str, int]
 
 
-class WaitingQuestions:
-    """The questions that wait for their answer. Clients take turns, so one that floods does not delay the others."""
+class FairQueue:
+    """A fair queue of questions: clients take turns, so one that floods does not delay the others."""
 
     def __init__(self) -> None:
         self._by_client: dict[str, deque[tuple[bytes, SocketAddress]]] = {}
@@ -106,8 +106,8 @@ class NameServer:
         self._cached_revision = -1
         self._cache: dict[int, dict[bytes, EncodedResponse]] = {}
         self._cache_room = MAX_CACHED
-        self._waiting = WaitingQuestions()
-        self._continues = False
+        self._waiting = FairQueue()
+        self._resumes = False
         self._udp: socket.socket | None = None
         self._tcp: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -189,12 +189,12 @@ class NameServer:
                 if response is None:
                     continue
             self._send(packet[:2] + _shuffled(response), client)
-        if self._waiting and not self._continues:
-            self._continues = True
-            asyncio.get_running_loop().call_soon(self._continue)
+        if self._waiting and not self._resumes:
+            self._resumes = True
+            asyncio.get_running_loop().call_soon(self._resume)
 
-    def _continue(self) -> None:
-        self._continues = False
+    def _resume(self) -> None:
+        self._resumes = False
         self._on_readable()
 
     def _answer_uncached(self, packet: bytes, vnid: int, client: SocketAddress) -> EncodedResponse | None:

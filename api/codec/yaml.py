@@ -84,6 +84,14 @@ def parse(text: str) -> tuple[PlainDocument, ...]:
     return tuple(document for document in _yaml_documents(text) if document.value is not None or document.errors)
 
 
+def parse_one(text: str) -> PlainDocument:
+    """Return the only document of a text. Another number of documents is an error of it."""
+    documents = parse(text)
+    if len(documents) == 1:
+        return documents[0]
+    return PlainDocument(None, (FieldError("the text", f"{len(documents)} documents", "one document is accepted"),))
+
+
 def _yaml_documents(text: str) -> Iterator[PlainDocument]:
     boundaries = [0, *(marker.start() for marker in _DOCUMENT_MARKER.finditer(text)), len(text)]
     line = 0

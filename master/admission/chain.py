@@ -29,8 +29,9 @@ from master.storage.interface import Transaction
 
 
 def admission_plugins(services: ServiceConfig, authorize: Authorize | None) -> tuple[AdmissionPlugin, ...]:
-    """Return all plugins in the order in which each stage runs them. `authorize` decides who may use
-    an SCC; None turns SCCs off.
+    """Return all plugins in the order in which each stage runs them.
+
+    `authorize` decides who may use an SCC and a system priority class; None turns both off.
 
     NamespaceLifecycle is first, so that nothing else is checked for a namespace that does not exist. LimitRanger is
     before DefaultTolerationSeconds, because default requests change the QoS class. SecurityContextConstraint is after

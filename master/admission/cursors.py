@@ -1,6 +1,9 @@
-"""The cursors of allocators that reserve in admission: read and stored with the write that uses the numbers. Pure."""
+"""The cursors of allocators: read and stored with the write that uses the numbers. Pure."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -9,9 +12,9 @@ from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
 from master.storage.interface import Key, Transaction
 
 
-def read_cursor(name: str, transaction: Transaction) -> AllocatorCursor:
-    """Return the stored cursor of an allocator, or a new one."""
-    cursor: AllocatorCursor | None = transaction.get(Key(ALLOCATOR_CURSORS, "", name))
+def read_cursor(name: str, get: Callable[[Key], Any]) -> AllocatorCursor:
+    """Return the stored cursor of an allocator, or a new one. `get` returns an object, None if there is none."""
+    cursor: AllocatorCursor | None = get(Key(ALLOCATOR_CURSORS, "", name))
     return cursor or AllocatorCursor(metadata=ObjectMeta(name=name))
 
 

@@ -19,7 +19,8 @@ from master.storage.interface import Transaction
 class PodNodeConstraints(AdmissionPlugin):
     """Rejects new pods and templates with a node from requesters who may not bind pods.
 
-    A template is judged when it is written, not when a controller creates pods from it. NodeRestriction judges nodes.
+    A template is checked when it is written, not when a controller creates pods from it. Nodes are restricted by
+    NodeRestriction.
     """
 
     def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:

@@ -22,7 +22,7 @@ from api.meta.types import ObjectFieldSelector
 from api.validation.static_pods import is_mirror
 from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
-from master.auth.attributes import User
+from master.auth.attributes import SERVICE_ACCOUNT_USER_PREFIX, User, service_account_groups
 from master.auth.service_account_tokens import DEFAULT_SERVICE_ACCOUNT, ROOT_CA_CONFIGMAP
 from master.resources.configuration import ServiceAccount
 from master.resources.pods import PODS
@@ -118,5 +118,4 @@ def service_account_user(pod: Pod) -> User:
     It is not a member of system:authenticated, so what everybody may use is used by the requester.
     """
     namespace, name = pod.metadata.namespace, pod.spec.service_account_name or DEFAULT_SERVICE_ACCOUNT
-    groups = frozenset(("system:serviceaccounts", f"system:serviceaccounts:{namespace}"))
-    return User(f"system:serviceaccount:{namespace}:{name}", groups)
+    return User(f"{SERVICE_ACCOUNT_USER_PREFIX}{namespace}:{name}", frozenset(service_account_groups(namespace)))

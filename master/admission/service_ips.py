@@ -271,7 +271,7 @@ def allocate_service_ips(new: Any, old: Any, transaction: Transaction, config: S
     if new.spec.external_ips:
         hosts = transaction.list(group_resource(HostSubnet))
         check_external_ips(new, old, others, config.external, _reserved_networks(cluster, config, hosts))
-    stored_cursors = [read_cursor(name, transaction) for name in ("service-addresses", "node-ports")]
+    stored_cursors = [read_cursor(name, transaction.get) for name in ("service-addresses", "node-ports")]
     network = IPv4Network(cluster.service_network)
     allocated, after = allocate(
         new, old, others, network, config.node_ports, AllocatorCursors(*(cursor.next for cursor in stored_cursors))

@@ -10,13 +10,14 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 
 from api.meta.types import Status
-from master.audit.policy import METADATA, REQUEST, REQUEST_RESPONSE, AuditLevel
+from master.audit.policy import REQUEST, REQUEST_RESPONSE, AuditLevel
 from master.auth.attributes import User
 from master.auth.reviews import user_info
 from master.request_info import RequestInfo
@@ -52,7 +53,8 @@ class AuditRecord:
     audit_id: str
     received: datetime.datetime
     method: str
-    uri: str
+    path: str
+    query: str
     source_ips: tuple[str, ...]
     user_agent: str
     verb: str = ""
@@ -74,14 +76,16 @@ def loggable_uri(path: str, query: str) -> str:
     path = _JWT.sub("REDACTED", path[: 4 * MAX_URI])
     if not query:
         return path[:MAX_URI]
-    pairs = parse_qsl(query[: 4 * MAX_URI], keep_blank_values=True, max_num_fields=None)
+    pairs = parse_qsl(query[: 4 * MAX_URI], keep_blank_values=True)
     shown = [(key, "REDACTED" if key.lower() in SECRET_PARAMETERS else value) for key, value in pairs]
-    return _JWT.sub("REDACTED", f"{path}?{urlencode(shown, quote_via=quote)}")[:MAX_URI]
+    return _JWT.sub("REDACTED", f"{path}?{urlencode(shown, quote_via=quote, errors='replace')}")[:MAX_URI]
 
 
 def source_ips(forwarded: Iterable[str], peer: str) -> tuple[str, ...]:
     """Return the addresses of a request: those that proxies report, then that of the connection."""
-    reported = [part.strip()[:MAX_SOURCE] for line in forwarded for part in line.split(",", MAX_SOURCES)]
+    reported = [
+        part.strip()[:MAX_SOURCE] for line in islice(forwarded, MAX_SOURCES) for part in line.split(",", MAX_SOURCES)
+    ]
     return tuple(dict.fromkeys((*filter(None, reported[:MAX_SOURCES]), peer)))
 
 
@@ -93,7 +97,7 @@ def encode_event(record: AuditRecord, stage: str, code: int, status: Status | No
         "level": record.level.level,
         "auditID": record.audit_id,
         "stage": stage,
-        "requestURI": record.uri,
+        "requestURI": loggable_uri(record.path, record.query),
         "verb": record.verb or record.method.lower(),
         "user": user_info(record.user or User()),
         "sourceIPs": record.source_ips,
@@ -111,7 +115,7 @@ def encode_event(record: AuditRecord, stage: str, code: int, status: Status | No
     if record.response_object and record.level.includes(REQUEST_RESPONSE):
         event["responseObject"] = msgspec.Raw(record.response_object)
     event |= {"requestReceivedTimestamp": _micro_time(record.received), "stageTimestamp": _micro_time(now)}
-    if record.annotations and record.level.includes(METADATA):
+    if record.annotations:
         event["annotations"] = record.annotations
     try:
         return msgspec.json.encode(event) + b"\n"

@@ -13,6 +13,12 @@ SYSTEM_NODES = "system:nodes"
 AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
 ANONYMOUS = "system:anonymous"
 NODE_PREFIX = "system:node:"
+SERVICE_ACCOUNT_USER_PREFIX = "system:serviceaccount:"
+
+
+def service_account_groups(namespace: str) -> tuple[str, str]:
+    """Return the groups of the service accounts of a namespace, besides that of all authenticated users."""
+    return "system:serviceaccounts", f"system:serviceaccounts:{namespace}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from master import errors
-from master.auth.attributes import ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED, Attributes, User
-from master.auth.rbac import SERVICE_ACCOUNT_USER_PREFIX
+from master.auth.attributes import (
+    ANONYMOUS,
+    AUTHENTICATED,
+    SERVICE_ACCOUNT_USER_PREFIX,
+    UNAUTHENTICATED,
+    Attributes,
+    User,
+    service_account_groups,
+)
 
 USER, GROUP, UID, EXTRA = "impersonate-user", "impersonate-group", "impersonate-uid", "impersonate-extra-"
 AUTHENTICATION = "authentication.k8s.io"
@@ -76,7 +83,7 @@ def _groups(name: str, requested: list[str]) -> Iterator[str]:
     yield from requested
     account = _service_account(name)
     if account is not None and not requested:
-        yield from ("system:serviceaccounts", f"system:serviceaccounts:{account[0]}")
+        yield from service_account_groups(account[0])
     if name == ANONYMOUS:
         yield UNAUTHENTICATED
     elif UNAUTHENTICATED not in requested:

@@ -13,7 +13,14 @@ from typing import Any, NamedTuple
 import msgspec
 
 from master import errors
-from master.auth.attributes import SYSTEM_MASTERS, Attributes, Decision, PathAttributes, User
+from master.auth.attributes import (
+    SERVICE_ACCOUNT_USER_PREFIX,
+    SYSTEM_MASTERS,
+    Attributes,
+    Decision,
+    PathAttributes,
+    User,
+)
 from master.resources.rbac import (
     RBAC_GROUP,
     ClusterRole,
@@ -30,7 +37,6 @@ from master.resources.scheme import group_resource
 from master.storage.interface import Key, Storage, WatchEvent
 
 ANY = "*"
-SERVICE_ACCOUNT_USER_PREFIX = "system:serviceaccount:"
 
 ALL_RULES = (
     PolicyRule(verbs=(ANY,), api_groups=(ANY,), resources=(ANY,)),

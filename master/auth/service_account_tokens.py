@@ -19,7 +19,7 @@ from api.core.config import Secret
 from api.meta.schema import FieldError, quoted
 from api.meta.types import Object
 from master import errors
-from master.auth.attributes import User
+from master.auth.attributes import AUTHENTICATED, SERVICE_ACCOUNT_USER_PREFIX, User, service_account_groups
 from master.auth.pki import private_pem
 from master.resources import BUILTIN
 from master.resources.configuration import SERVICE_ACCOUNTS, ServiceAccount
@@ -34,7 +34,6 @@ ISSUER = "https://kubernetes.default.svc.cluster.local"
 MIN_TOKEN_SECONDS, DEFAULT_TOKEN_SECONDS, MAX_TOKEN_SECONDS = 600, 3600, 1 << 32
 """Lifetime of a token in seconds."""
 
-SERVICE_ACCOUNT_USER_PREFIX = "system:serviceaccount:"
 BINDABLE_KINDS = ("Pod", "Secret", "Node")
 KUBERNETES_CLAIM = "kubernetes.io"
 """The claim with the service account of a token and the objects that it is bound to."""
@@ -117,7 +116,7 @@ def bound_objects(claims: Claims) -> list[tuple[str, str, str, str]]:
 def user_from_claims(claims: Claims) -> User:
     """Return the user of a token."""
     private = claims[KUBERNETES_CLAIM]
-    groups = ("system:serviceaccounts", f"system:serviceaccounts:{private['namespace']}", "system:authenticated")
+    groups = (*service_account_groups(private["namespace"]), AUTHENTICATED)
     pod = private.get("pod", {})
     extra = tuple((f"authentication.kubernetes.io/pod-{key}", (pod[key],)) for key in ("name", "uid") if key in pod)
     return User(claims["sub"], frozenset(groups), private["serviceaccount"]["uid"], extra)

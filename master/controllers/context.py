@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from api.core.certificates import CertificateSigningRequest
-from api.meta.types import O, ObjectMeta
-from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
+from api.meta.types import O
+from master.admission.cursors import read_cursor
+from master.allocators import AllocatorCursor
 from master.auth.attributes import Authorize
 from master.config import NetworkConfig
 from master.controllers.actions import Action
@@ -102,8 +103,7 @@ class Lister:
 
     def cursor(self, name: str) -> AllocatorCursor:
         """Return the stored cursor of an allocator, or a new one."""
-        cursor: AllocatorCursor | None = self._get(Key(ALLOCATOR_CURSORS, "", name))
-        return cursor or AllocatorCursor(metadata=ObjectMeta(name=name))
+        return read_cursor(name, self._get)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ def reconcile(
 
 
 def sync_token_secrets(lister: Lister) -> Iterable[Action]:
-    """Fill in and delete the token Secrets of service accounts."""
+    """MutablePart in and delete the token Secrets of service accounts."""
 
     def sign(account: ServiceAccount, secret: Secret) -> str:
         return lister.context.sign_token(service_account_tokens.secret_token_claims(account, secret, lister.now))

@@ -40,9 +40,9 @@ MAX_SERVICE_ACCOUNTS = 100
 class SecurityReviews:
     """Answers the reviews of SCCs."""
 
-    def __init__(self, storage: Storage, is_allowed: Authorize) -> None:
+    def __init__(self, storage: Storage, authorize: Authorize) -> None:
         self._store = storage
-        self._is_allowed = is_allowed
+        self._authorize = authorize
 
     def answer(self, review: Object, requester: User, namespace: str) -> Object:
         """Return the review with its status."""
@@ -65,7 +65,7 @@ class SecurityReviews:
         pod, objects = _pod(template, namespace), Transaction(self._store)
         account = service_account_user(pod) if template.spec.service_account_name else None
         ranges = namespace_ranges(PODS, pod, objects)
-        usable = usable_by(account, user, namespace, self._is_allowed)
+        usable = usable_by(account, user, namespace, self._authorize)
         decision = decide(pod, candidates(PODS, pod, objects), ranges, usable)
         if decision.admitted is None:
             return PodSecurityPolicySubjectReviewStatus(
@@ -95,7 +95,7 @@ class SecurityReviews:
         template = replace(template, spec=replace(template.spec, service_account_name=name))
         pod, objects = _pod(template, namespace), Transaction(self._store)
         ranges = namespace_ranges(PODS, pod, objects)
-        usable = usable_by(service_account_user(pod), None, namespace, self._is_allowed)
+        usable = usable_by(service_account_user(pod), None, namespace, self._authorize)
         for scc in sort_sccs(candidates(PODS, pod, objects)):
             trial = try_scc(pod, scc, ranges, usable(scc))
             if trial.admits:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from aiohttp import web
 
 from api.meta.types import Status
-from master.audit.event import AuditRecord, encode_event, loggable_uri, source_ips
+from master.audit.event import AuditRecord, encode_event, source_ips
 from master.audit.log import AuditLog, Reservation
 from master.audit.policy import METADATA, REQUEST_RECEIVED, RESPONSE_STARTED, Policy, evaluate
 from master.auth.attributes import Attributes, Decision, PathAttributes, User
@@ -44,7 +44,8 @@ class Auditor:
             audit_id=str(uuid.uuid4()),
             received=self._clock(),
             method=http.method,
-            uri=loggable_uri(http.path, http.rel_url.raw_query_string),
+            path=http.path,
+            query=http.rel_url.raw_query_string,
             source_ips=source_ips(forwarded, peer),
             user_agent=headers.get("User-Agent", ""),
         )
@@ -62,7 +63,7 @@ class Auditor:
         record.level = evaluate(self._policy, user or User(), attributes)
         if record.level.includes(METADATA):
             self._reservations[record.audit_id] = self._log.reserve()
-            self._record(record, REQUEST_RECEIVED)
+            self.record(record, REQUEST_RECEIVED)
 
     async def started(self, http: web.Request, response: web.StreamResponse) -> None:
         """Name the record in the response, and record that a stream has started."""
@@ -72,13 +73,9 @@ class Auditor:
         if response.status != 101:
             response.headers[AUDIT_ID_HEADER] = record.audit_id
         if not isinstance(response, web.Response):
-            self._record(record, RESPONSE_STARTED, response.status)
+            self.record(record, RESPONSE_STARTED, response.status)
             if (reservation := self._reservations.get(record.audit_id)) is not None:
                 reservation.release()
-
-    def finished(self, record: AuditRecord, stage: str, code: int, status: Status | None) -> None:
-        """Record the end of a request."""
-        self._record(record, stage, code, status)
 
     def metrics(self) -> str:
         """Return the counters of the log, in the text format of Prometheus."""
@@ -92,7 +89,8 @@ class Auditor:
             )
         )
 
-    def _record(self, record: AuditRecord, stage: str, code: int = 0, status: Status | None = None) -> None:
+    def record(self, record: AuditRecord, stage: str, code: int = 0, status: Status | None = None) -> None:
+        """Record a request at a stage. `code` is that of the response, 0 before it."""
         reservation = self._reservations.get(record.audit_id)
         if reservation is not None and record.level.records(stage):
             reservation.record(encode_event(record, stage, code, status, self._clock()))

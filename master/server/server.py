@@ -160,13 +160,13 @@ class Server:
         except AuditLogFull:
             raise
         except (asyncio.CancelledError, ConnectionError):
-            self._auditor.finished(record, RESPONSE_COMPLETE, 0, None)
+            self._auditor.record(record, RESPONSE_COMPLETE)
             raise
         except Exception:
             log.exception("request failed", extra={"method": http.method, "path": http.path})
             bug = errors.status_error(500, "InternalError", "the server failed; the reason is in its log")
             response, status, stage = _error_response(bug), bug.status, PANIC
-        self._auditor.finished(record, stage, response.status, status)
+        self._auditor.record(record, stage, response.status, status)
         return response
 
     async def _serve(self, http: web.Request, record: AuditRecord) -> web.StreamResponse:

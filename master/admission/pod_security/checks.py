@@ -23,7 +23,7 @@ LATEST = 1 << 30
 APPARMOR_ANNOTATION = "container.apparmor.security.beta.kubernetes.io/"
 
 
-class Subject(NamedTuple):
+class CheckedPod(NamedTuple):
     """A pod or a pod template: its annotations and its spec."""
 
     annotations: Mapping[str, str]
@@ -50,7 +50,7 @@ class Violation(NamedTuple):
         return f"{self.reason} ({self.detail})" if self.detail else self.reason
 
 
-def violations(subject: Subject, level: str, version: int) -> tuple[Violation, ...]:
+def violations(subject: CheckedPod, level: str, version: int) -> tuple[Violation, ...]:
     """Return why a pod is not allowed at a level of a version; nothing if it is."""
     if level == PRIVILEGED:
         return ()
@@ -86,7 +86,7 @@ def _setters(pod: bool, containers: Sequence[Container]) -> str:
 # --- baseline ---------------------------------------------------------------------------------------------------------
 
 
-def _app_armor_profile(subject: Subject, _: int) -> Violation | None:
+def _app_armor_profile(subject: CheckedPod, _: int) -> Violation | None:
     def is_forbidden(profile: Profile | None) -> bool:
         return profile is not None and profile.type not in ("RuntimeDefault", "Localhost")
 
@@ -124,7 +124,7 @@ def _added_beyond(container: Container, allowed: frozenset[str]) -> set[str]:
     return set() if capabilities is None else set(capabilities.add) - allowed
 
 
-def _capabilities_baseline(subject: Subject, _: int) -> Violation | None:
+def _capabilities_baseline(subject: CheckedPod, _: int) -> Violation | None:
     containers = [each for each in subject.containers if _added_beyond(each, _BASELINE_CAPABILITIES)]
     if not containers:
         return None
@@ -133,7 +133,7 @@ def _capabilities_baseline(subject: Subject, _: int) -> Violation | None:
     return Violation("non-default capabilities", detail)
 
 
-def _host_namespaces(subject: Subject, _: int) -> Violation | None:
+def _host_namespaces(subject: CheckedPod, _: int) -> Violation | None:
     spec = subject.spec
     used = [
         f"{field}=true"
@@ -143,12 +143,12 @@ def _host_namespaces(subject: Subject, _: int) -> Violation | None:
     return Violation("host namespaces", ", ".join(used)) if used else None
 
 
-def _host_path_volumes(subject: Subject, _: int) -> Violation | None:
+def _host_path_volumes(subject: CheckedPod, _: int) -> Violation | None:
     names = [volume.name for volume in subject.spec.volumes if volume.host_path is not None]
     return Violation("hostPath volumes", _named("volume", names)) if names else None
 
 
-def _host_ports(subject: Subject, _: int) -> Violation | None:
+def _host_ports(subject: CheckedPod, _: int) -> Violation | None:
     containers = [each for each in subject.containers if any(port.host_port for port in each.ports)]
     if not containers:
         return None
@@ -157,7 +157,7 @@ def _host_ports(subject: Subject, _: int) -> Violation | None:
     return Violation("hostPort", f"{_named_containers(containers)} {verb} {noun} {', '.join(ports)}")
 
 
-def _host_probes(subject: Subject, _: int) -> Violation | None:
+def _host_probes(subject: CheckedPod, _: int) -> Violation | None:
     containers = [each for each in subject.containers if any(_hosts(each))]
     if not containers:
         return None
@@ -180,7 +180,7 @@ def _hosts(container: Container) -> Iterator[str]:
                 yield target.host
 
 
-def _privileged(subject: Subject, _: int) -> Violation | None:
+def _privileged(subject: CheckedPod, _: int) -> Violation | None:
     containers = [each for each in subject.containers if _own(each).privileged]
     detail = f"{_named_containers(containers)} must not set securityContext.privileged=true"
     return Violation("privileged", detail) if containers else None
@@ -190,11 +190,11 @@ _FREE_WITH_USER_NAMESPACE = 35
 """The release from which a pod with a user namespace of its own may be root and see all of /proc."""
 
 
-def _has_user_namespace(subject: Subject, version: int) -> bool:
+def _has_user_namespace(subject: CheckedPod, version: int) -> bool:
     return version >= _FREE_WITH_USER_NAMESPACE and subject.spec.host_users is False
 
 
-def _proc_mount(subject: Subject, version: int) -> Violation | None:
+def _proc_mount(subject: CheckedPod, version: int) -> Violation | None:
     containers = [each for each in subject.containers if _own(each).proc_mount not in (None, "", "Default")]
     if not containers or _has_user_namespace(subject, version):
         return None
@@ -203,7 +203,7 @@ def _proc_mount(subject: Subject, version: int) -> Violation | None:
     return Violation("procMount", detail)
 
 
-def _se_linux_options(subject: Subject, version: int) -> Violation | None:
+def _se_linux_options(subject: CheckedPod, version: int) -> Violation | None:
     allowed = {"", "container_t", "container_init_t", "container_kvm_t"}
     allowed |= {"container_engine_t"} if version >= 31 else set()
     found = [options for options in (subject.context.se_linux_options,) if options is not None]
@@ -231,7 +231,7 @@ def _is_forbidden_seccomp(profile: Profile | None) -> bool:
     return profile is not None and profile.type not in _SECCOMP_TYPES
 
 
-def _seccomp_baseline(subject: Subject, _: int) -> Violation | None:
+def _seccomp_baseline(subject: CheckedPod, _: int) -> Violation | None:
     pod = _is_forbidden_seccomp(subject.context.seccomp_profile)
     containers = [each for each in subject.containers if _is_forbidden_seccomp(_own(each).seccomp_profile)]
     if not pod and not containers:
@@ -267,7 +267,7 @@ _SYSCTLS: Sequence[tuple[int, Sequence[str]]] = (
 """Sysctls, and the release from which pods may set them."""
 
 
-def _sysctls(subject: Subject, version: int) -> Violation | None:
+def _sysctls(subject: CheckedPod, version: int) -> Violation | None:
     allowed = {name for since, names in _SYSCTLS if version >= since for name in names}
     names = [sysctl.name for sysctl in subject.context.sysctls if sysctl.name not in allowed]
     return Violation("forbidden sysctls", ", ".join(names)) if names else None
@@ -276,7 +276,7 @@ def _sysctls(subject: Subject, version: int) -> Violation | None:
 # --- restricted -------------------------------------------------------------------------------------------------------
 
 
-def _allow_privilege_escalation(subject: Subject, _: int) -> Violation | None:
+def _allow_privilege_escalation(subject: CheckedPod, _: int) -> Violation | None:
     containers = [each for each in subject.containers if _own(each).allow_privilege_escalation is not False]
     detail = f"{_named_containers(containers)} must set securityContext.allowPrivilegeEscalation=false"
     return Violation("allowPrivilegeEscalation != false", detail) if containers else None
@@ -285,7 +285,7 @@ def _allow_privilege_escalation(subject: Subject, _: int) -> Violation | None:
 _RESTRICTED_CAPABILITIES = frozenset(("NET_BIND_SERVICE",))
 
 
-def _capabilities_restricted(subject: Subject, _: int) -> Violation | None:
+def _capabilities_restricted(subject: CheckedPod, _: int) -> Violation | None:
     keeping = []
     for container in subject.containers:
         capabilities = _own(container).capabilities
@@ -308,7 +308,7 @@ _RESTRICTED_VOLUMES = frozenset((
 ))  # fmt: skip
 
 
-def _restricted_volumes(subject: Subject, _: int) -> Violation | None:
+def _restricted_volumes(subject: CheckedPod, _: int) -> Violation | None:
     forbidden: list[Volume] = [each for each in subject.spec.volumes if volume_type(each) not in _RESTRICTED_VOLUMES]
     if not forbidden:
         return None
@@ -318,7 +318,7 @@ def _restricted_volumes(subject: Subject, _: int) -> Violation | None:
     return Violation("restricted volume types", f"{names} {verb} restricted {_named('volume type', types)}")
 
 
-def _run_as_non_root(subject: Subject, version: int) -> Violation | None:
+def _run_as_non_root(subject: CheckedPod, version: int) -> Violation | None:
     if _has_user_namespace(subject, version):
         return None
     pod = subject.context.run_as_non_root
@@ -333,7 +333,7 @@ def _run_as_non_root(subject: Subject, version: int) -> Violation | None:
     return Violation("runAsNonRoot != true", f"pod or {names} must set securityContext.runAsNonRoot=true")
 
 
-def _run_as_user(subject: Subject, version: int) -> Violation | None:
+def _run_as_user(subject: CheckedPod, version: int) -> Violation | None:
     if _has_user_namespace(subject, version):
         return None
     pod = subject.context.run_as_user == 0
@@ -343,7 +343,7 @@ def _run_as_user(subject: Subject, version: int) -> Violation | None:
     return Violation("runAsUser=0", f"{_setters(pod, containers)} must not set runAsUser=0")
 
 
-def _seccomp_restricted(subject: Subject, version: int) -> Violation | None:
+def _seccomp_restricted(subject: CheckedPod, version: int) -> Violation | None:
     explicit = _seccomp_baseline(subject, version)
     if explicit is not None:
         return explicit
@@ -359,7 +359,7 @@ def _seccomp_restricted(subject: Subject, version: int) -> Violation | None:
 class _Check(NamedTuple):
     """A check, and the release from which it applies."""
 
-    function: Callable[[Subject, int], Violation | None]
+    function: Callable[[CheckedPod, int], Violation | None]
     since: int = 0
 
 

@@ -1,7 +1,7 @@
 """PodSecurity: rejects pods, and warns of pods, that a level of the Pod Security Standards forbids. Pure.
 
 Source: the admission plugin PodSecurity of Kubernetes. Labels of the namespace choose the levels. It runs after SCC
-admission, so it judges pods as they are filled in.
+admission, so it checks pods as they are filled in.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from api.core.pod import Pod
 from api.meta.types import ObjectMeta
 from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
-from master.admission.pod_security.checks import PRIVILEGED, Subject, Violation, violations
+from master.admission.pod_security.checks import PRIVILEGED, CheckedPod, Violation, violations
 from master.admission.pod_security.policy import LevelVersion, Policy, label_errors, parse_policy
 from master.resources.metadata import controller_of
 from master.resources.pod_template import template_of
+from master.resources.pods import EPHEMERAL_CONTAINERS
 from master.resources.scheme import group_resource
 from master.storage.interface import Key, Transaction
 
@@ -26,17 +27,15 @@ ENFORCE_ANNOTATION = "pod-security.kubernetes.io/enforce-policy"
 VIOLATIONS_ANNOTATION = "pod-security.kubernetes.io/audit-violations"
 """Annotations of audit events."""
 
-EPHEMERAL_CONTAINERS = "ephemeralcontainers"
-
 MAX_PODS = 3000
-"""Pods of a namespace that are judged when its level changes."""
+"""Pods of a namespace that are checked when its level changes."""
 
 MAX_NAMED_PODS = 20
 """Warnings about pods of a namespace whose level changes."""
 
 
 class PodSecurity(AdmissionPlugin):
-    """Judges pods by the labels of their namespace, and the labels by their values."""
+    """Checks pods by the labels of their namespace, and the labels by their values."""
 
     def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
         if request.operation not in (Operation.CREATE, Operation.UPDATE):
@@ -47,12 +46,12 @@ class PodSecurity(AdmissionPlugin):
             if request.old is None or _has_other_containers(obj, request.old):
                 self._validate_pod(request, obj, objects)
         elif not request.subresource and (template := template_of(obj)) is not None:
-            subject = Subject(template.metadata.annotations, template.spec)
+            subject = CheckedPod(template.metadata.annotations, template.spec)
             _report(request, subject, _policy(obj.metadata.namespace, objects))
 
     @staticmethod
     def _validate_pod(request: AdmissionRequest, pod: Pod, objects: Transaction) -> None:
-        policy, subject = _policy(pod.metadata.namespace, objects), Subject(pod.metadata.annotations, pod.spec)
+        policy, subject = _policy(pod.metadata.namespace, objects), CheckedPod(pod.metadata.annotations, pod.spec)
         request.annotate(ENFORCE_ANNOTATION, str(policy.enforce))
         found = violations(subject, *policy.enforce)
         if found:
@@ -77,7 +76,7 @@ class PodSecurity(AdmissionPlugin):
 def pod_warnings(namespace: str, enforced: LevelVersion, pods: Iterable[Pod]) -> list[str]:
     """Return warnings about the pods of a namespace that a level would reject, one for all pods of the same reasons.
 
-    Of the pods of one controller, one is judged.
+    Of the pods of one controller, one is checked.
     """
     by_controller: dict[str, Pod] = {}
     for pod in pods:
@@ -85,7 +84,7 @@ def pod_warnings(namespace: str, enforced: LevelVersion, pods: Iterable[Pod]) ->
         by_controller.setdefault(owner.uid if owner is not None else f"{pod.metadata.name} itself", pod)
     names_by_reason: dict[str, list[str]] = {}
     for pod in islice(by_controller.values(), MAX_PODS):
-        found = violations(Subject(pod.metadata.annotations, pod.spec), *enforced)
+        found = violations(CheckedPod(pod.metadata.annotations, pod.spec), *enforced)
         if found:
             names_by_reason.setdefault(_joined(found), []).append(pod.metadata.name)
     if not names_by_reason:
@@ -103,7 +102,7 @@ def _policy(namespace: str, objects: Transaction) -> Policy:
     return Policy() if stored is None else parse_policy(stored.metadata.labels)
 
 
-def _report(request: AdmissionRequest, subject: Subject, policy: Policy) -> None:
+def _report(request: AdmissionRequest, subject: CheckedPod, policy: Policy) -> None:
     """Send the warning of the level for warnings, and annotate audit events with that of the level for audit."""
     for level, report in (
         (policy.warn, request.warn),
@@ -119,7 +118,7 @@ def _joined(found: Iterable[Violation]) -> str:
 
 
 def _has_other_containers(new: Pod, old: Pod) -> bool:
-    """Return whether the set of containers or an image changes. Other updates of a pod are not judged."""
+    """Return whether the set of containers or an image changes. Other updates of a pod are not checked."""
     return _images(new) != _images(old)
 
 

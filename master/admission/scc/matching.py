@@ -13,7 +13,7 @@ from itertools import islice
 from api.core.pod import Pod
 from master.admission.scc.namespace_ranges import NamespaceRanges
 from master.admission.scc.order import permissiveness, sort_sccs
-from master.admission.scc.provider import MAX_VIOLATIONS, Fill, Violation, forbidden, provider_for
+from master.admission.scc.provider import MAX_VIOLATIONS, MutablePart, Violation, forbidden, provider_for
 from master.resources.metadata import with_metadata
 from master.resources.security_context_constraints import SecurityContextConstraints
 
@@ -72,14 +72,14 @@ def decide(
     sccs: Iterable[SecurityContextConstraints],
     ranges: NamespaceRanges,
     usable: Usable,
-    part: Fill = Fill.POD,
+    part: MutablePart = MutablePart.POD,
 ) -> Decision:
     """Return the decision about a pod, of which this part may be filled in.
 
     If it is not a new pod, the SCC that admitted it before is tried first.
     """
     candidates = sort_sccs(sccs)
-    if part is not Fill.POD:
+    if part is not MutablePart.POD:
         before = pod.metadata.annotations.get(SCC_ANNOTATION, "")
         candidates.sort(key=lambda scc: scc.metadata.name != before)
     trials: list[Trial] = []
@@ -97,7 +97,7 @@ def try_scc(
     scc: SecurityContextConstraints,
     ranges: NamespaceRanges,
     subject: str,
-    part: Fill = Fill.POD,
+    part: MutablePart = MutablePart.POD,
 ) -> Trial:
     """Return what becomes of a pod with one SCC. Nothing is checked if nobody may use it."""
     if not subject:

@@ -35,10 +35,18 @@ from master.admission.scc.namespace_ranges import (
     allocate_blocks,
     parse_ranges,
 )
-from master.admission.scc.provider import Fill
+from master.admission.scc.provider import MutablePart
 from master.admission.service_account import service_account_user
-from master.auth.attributes import AUTHENTICATED, Attributes, Authorize, User
+from master.auth.attributes import (
+    AUTHENTICATED,
+    SERVICE_ACCOUNT_USER_PREFIX,
+    Attributes,
+    Authorize,
+    User,
+    service_account_groups,
+)
 from master.resources.metadata import with_metadata
+from master.resources.pods import EPHEMERAL_CONTAINERS
 from master.resources.resource import AnyResource
 from master.resources.scheme import group_resource
 from master.resources.security_context_constraints import SCC_PLURAL, SECURITY_GROUP, SecurityContextConstraints
@@ -47,15 +55,14 @@ from master.storage.interface import Key, Transaction
 CHOSEN_ANNOTATION = "securitycontextconstraints.admission.openshift.io/chosen"
 """Annotation of audit events: the SCC that admits the pod."""
 
-EPHEMERAL_CONTAINERS = "ephemeralcontainers"
 MAX_CONTAINERS, MAX_DENIAL, MAX_SCC_NAME = 500, 16_384, 253
 """Containers of a pod, characters of a rejection, and characters of the name of an SCC."""
 
 CHECKED_CONNECTIONS = frozenset(("attach", "exec"))
 
 CONTROLLERS = User(
-    "system:serviceaccount:kube-system:podlane-controllers",
-    frozenset((AUTHENTICATED, "system:serviceaccounts", "system:serviceaccounts:kube-system")),
+    f"{SERVICE_ACCOUNT_USER_PREFIX}kube-system:podlane-controllers",
+    frozenset((AUTHENTICATED, *service_account_groups("kube-system"))),
 )
 """The requester of pods that the master's own controllers create. It has the rights of every authenticated user only,
 so a workload gets an SCC through its service account, or one that everybody may use.
@@ -68,8 +75,8 @@ class SecurityContextConstraint(AdmissionPlugin):
     A node creates only mirror pods. They show pods that the node's administrator runs, so they are admitted unchanged.
     """
 
-    def __init__(self, is_allowed: Authorize) -> None:
-        self._is_allowed = is_allowed
+    def __init__(self, authorize: Authorize) -> None:
+        self._authorize = authorize
 
     def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
         if not isinstance(obj, Pod) or (request.requester is not None and request.requester.user.node):
@@ -102,7 +109,7 @@ class SecurityContextConstraint(AdmissionPlugin):
         if name != required:
             reason = f"invalid change of required security context constraint annotation: {required} to {name}"
             raise errors.forbidden(request.resource, meta.name, reason[:MAX_DENIAL])
-        part = Fill.EPHEMERAL_CONTAINERS if request.subresource == EPHEMERAL_CONTAINERS else Fill.NOTHING
+        part = MutablePart.EPHEMERAL_CONTAINERS if request.subresource == EPHEMERAL_CONTAINERS else MutablePart.NOTHING
         return self._admit(request, pod, objects, part).pod
 
     def _admit(
@@ -110,7 +117,7 @@ class SecurityContextConstraint(AdmissionPlugin):
         request: AdmissionRequest,
         pod: Pod,
         objects: Transaction,
-        part: Fill = Fill.POD,
+        part: MutablePart = MutablePart.POD,
     ) -> Trial:
         """Return the trial that admits the pod. Raises Forbidden."""
         decision, ranges = self._decide(request, pod, objects, part)
@@ -124,14 +131,14 @@ class SecurityContextConstraint(AdmissionPlugin):
         request: AdmissionRequest,
         pod: Pod,
         objects: Transaction,
-        part: Fill = Fill.POD,
+        part: MutablePart = MutablePart.POD,
     ) -> tuple[Decision, NamespaceRanges]:
         """Return the decision about the pod, and the ranges of its namespace. Raises Forbidden."""
         resource, meta = request.resource, pod.metadata
         ranges = namespace_ranges(resource, pod, objects)
         sccs = candidates(resource, pod, objects)
         requester = CONTROLLERS if request.requester is None else request.requester.user
-        usable = usable_by(service_account_user(pod), requester, meta.namespace, self._is_allowed)
+        usable = usable_by(service_account_user(pod), requester, meta.namespace, self._authorize)
         return decide(pod, sccs, ranges, usable, part), ranges
 
 
@@ -144,7 +151,7 @@ class NamespaceSecurityAllocation(AdmissionPlugin):
         annotations = obj.metadata.annotations
         if annotations.get(UID_RANGE_ANNOTATION):
             return obj
-        cursor = read_cursor(UID_BLOCK_CURSOR, objects)
+        cursor = read_cursor(UID_BLOCK_CURSOR, objects.get)
         others = (namespace.metadata.annotations for namespace in objects.list(group_resource(Namespace)))
         blocks, after = allocate_blocks(1, others, cursor.next)
         if not blocks:
@@ -173,23 +180,23 @@ def without_scc(pod: Pod) -> Pod:
     return with_metadata(pod, annotations=annotations)
 
 
-def usable_by(account: User | None, requester: User | None, namespace: str, is_allowed: Authorize) -> Usable:
+def usable_by(account: User | None, requester: User | None, namespace: str, authorize: Authorize) -> Usable:
     """Return the function that tells which of a service account and a requester may use an SCC in a namespace."""
 
     def usable(scc: SecurityContextConstraints) -> str:
         for user, subject in ((account, SERVICE_ACCOUNT_SUBJECT), (requester, USER_SUBJECT)):
-            if user is not None and _may_use(user, scc, namespace, is_allowed):
+            if user is not None and _may_use(user, scc, namespace, authorize):
                 return subject
         return ""
 
     return usable
 
 
-def _may_use(user: User, scc: SecurityContextConstraints, namespace: str, is_allowed: Authorize) -> bool:
+def _may_use(user: User, scc: SecurityContextConstraints, namespace: str, authorize: Authorize) -> bool:
     if user.name in scc.users or not user.groups.isdisjoint(scc.groups):
         return True
     name = scc.metadata.name
-    return is_allowed(user, Attributes("use", SECURITY_GROUP, SCC_PLURAL, namespace=namespace, name=name))
+    return authorize(user, Attributes("use", SECURITY_GROUP, SCC_PLURAL, namespace=namespace, name=name))
 
 
 def candidates(resource: AnyResource, pod: Pod, objects: Transaction) -> Collection[SecurityContextConstraints]:

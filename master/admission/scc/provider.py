@@ -64,7 +64,7 @@ MAX_VIOLATIONS = 20
 """Violations of one pod that are found for one SCC."""
 
 
-class Fill(Enum):
+class MutablePart(Enum):
     """The part of a pod that may be filled in: all of a new one, ephemeral containers of one that they are added to."""
 
     POD = auto()
@@ -134,19 +134,19 @@ class Provider:
 
     # --- filling in ---------------------------------------------------------------------------------------------------
 
-    def fill(self, pod: Pod, part: Fill) -> Pod:
+    def fill(self, pod: Pod, part: MutablePart) -> Pod:
         """Return the pod with every field of this part set that it leaves open and for which the SCC has a value.
 
         Idempotent.
         """
-        if part is Fill.NOTHING:
+        if part is MutablePart.NOTHING:
             return pod
-        if part is Fill.POD:
+        if part is MutablePart.POD:
             pod = self._fill_pod(pod)
         spec = pod.spec
         context = spec.security_context or PodSecurityContext()
         ephemeral = tuple(self._fill_container(context, each) for each in spec.ephemeral_containers)
-        if part is Fill.EPHEMERAL_CONTAINERS:
+        if part is MutablePart.EPHEMERAL_CONTAINERS:
             return pod if ephemeral == spec.ephemeral_containers else _with_spec(pod, ephemeral_containers=ephemeral)
         init = tuple(self._fill_container(context, each) for each in spec.init_containers)
         containers = tuple(self._fill_container(context, each) for each in spec.containers)
@@ -235,7 +235,7 @@ class Provider:
         yield from _group_violations(
             path, "supplementalGroups", scc.supplemental_groups, self.supplemental_groups, context.supplemental_groups
         )
-        for profile in _different(pod_seccomp(pod), _as_text(context.seccomp_profile)):
+        for profile in _profiles_to_check(pod_seccomp(pod), _as_text(context.seccomp_profile)):
             yield from self._seccomp_violations(f"pod.metadata.annotations[{SECCOMP_POD_ANNOTATION}]", profile)
         yield from self._se_linux_violations(f"{path}.seLinuxOptions", context.se_linux_options)
         yield from self._namespace_violations(path, pod.spec)
@@ -270,7 +270,7 @@ class Provider:
             f"{path}.seLinuxOptions", context.se_linux_options or pod_context.se_linux_options
         )
         field = _as_text(context.seccomp_profile or pod_context.seccomp_profile)
-        for profile in _different(container_seccomp(pod, container), field):
+        for profile in _profiles_to_check(container_seccomp(pod, container), field):
             yield from self._seccomp_violations(
                 f"pod.metadata.annotations[{SECCOMP_CONTAINER_ANNOTATION}{container.name[:256]}]", profile
             )
@@ -460,7 +460,7 @@ def container_seccomp(pod: Pod, container: Container) -> str:
     return own or pod.metadata.annotations.get(SECCOMP_CONTAINER_ANNOTATION + container.name, "") or pod_seccomp(pod)
 
 
-def _different(profile: str, field: str) -> tuple[str, ...]:
+def _profiles_to_check(profile: str, field: str) -> tuple[str, ...]:
     """Return the profile as SCCs see it, and that of the field if it is another one: the field is what nodes apply."""
     return (profile, field) if field and _canonical(field) != _canonical(profile) else (profile,)
 

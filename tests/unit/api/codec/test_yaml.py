@@ -24,3 +24,10 @@ def test_merge_keys_that_expand_exponentially_are_rejected() -> None:
 def test_errors_of_later_documents_name_the_line_of_the_file() -> None:
     *_, broken = yaml.parse("a: 1\n---\nb: 2\n---\nc: [\n")
     assert "line 6, column 1" in str(broken.errors[0])
+
+
+def test_only_document_of_a_text() -> None:
+    assert yaml.parse_one("---\na: 1\n---\n").value == {"a": 1}
+    for text, found in (("a: 1\n---\nb: 2", "2 documents"), ("", "0 documents")):
+        (problem,) = yaml.parse_one(text).errors
+        assert (problem.bad_value, problem.detail) == (found, "one document is accepted")

@@ -22,7 +22,7 @@ NOW = datetime.datetime(2026, 1, 2, 3, 4, 5, 678, datetime.UTC)
 
 def record(level: str = "Metadata", **fields: Any) -> AuditRecord:
     basic = {
-        "audit_id": "id", "received": NOW, "method": "POST", "uri": "/api", "source_ips": ("1.2.3.4",),
+        "audit_id": "id", "received": NOW, "method": "POST", "path": "/api", "query": "", "source_ips": ("1.2.3.4",),
         "user_agent": "kubectl",
     }  # fmt: skip
     return AuditRecord(**{**basic, "level": AuditLevel(level), **fields})
@@ -95,11 +95,15 @@ def test_what_clients_choose_is_bounded(path: str, query: str, forwarded: list[s
 
 def test_bytes_that_are_no_text_are_escaped() -> None:
     of = record(
-        "RequestResponse", uri="/a\udcff", user_agent="\ud800", response_object=b"{}", request_object={"a": "\udcff"}
+        "RequestResponse", path="/a\udcff", user_agent="\ud800", response_object=b"{}", request_object={"a": "\udcff"}
     )
     shown = event(of, 200)
     assert shown["requestURI"] == "/a\udcff"
     assert "responseObject" not in shown
+
+
+def test_bytes_of_a_query_that_are_no_text_are_replaced() -> None:
+    assert event(record(query="a=\udcff"))["requestURI"] == "/api?a=%3F"
 
 
 def test_signed_tokens_are_not_recorded() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from api.core.pod import Pod
 from api.meta.schema import without_nulls
-from master.admission.pod_security.checks import BASELINE, LATEST, PRIVILEGED, RESTRICTED, Subject, violations
+from master.admission.pod_security.checks import BASELINE, LATEST, PRIVILEGED, RESTRICTED, CheckedPod, violations
 
 COMPLIANT = {
     "runAsNonRoot": True,
@@ -28,7 +28,7 @@ def subject(
     context: Mapping[str, Any] | None = None,
     annotations: Mapping[str, str] | None = None,
     **container: Any,
-) -> Subject:
+) -> CheckedPod:
     """Return a pod of one container `a` that `restricted` allows, with changes."""
     own = {key: value for key, value in {**COMPLIANT, **(context or {})}.items() if value is not None}
     document = {
@@ -36,10 +36,10 @@ def subject(
         "spec": {"containers": [{"name": "a", "image": "i", "securityContext": own, **container}], **(spec or {})},
     }
     pod = msgspec.convert(without_nulls(document), Pod)
-    return Subject(pod.metadata.annotations, pod.spec)
+    return CheckedPod(pod.metadata.annotations, pod.spec)
 
 
-def two(context_a: Mapping[str, Any], context_b: Mapping[str, Any]) -> Subject:
+def two(context_a: Mapping[str, Any], context_b: Mapping[str, Any]) -> CheckedPod:
     containers = [
         {"name": name, "image": "i", "securityContext": {**COMPLIANT, **context}}
         for name, context in (("a", context_a), ("b", context_b))
@@ -54,7 +54,7 @@ def pod_context(**context: Any) -> Mapping[str, Any]:
 APPARMOR = "container.apparmor.security.beta.kubernetes.io/a"
 BOTH, ONLY_RESTRICTED = (BASELINE, RESTRICTED), (RESTRICTED,)
 
-FORBIDDEN: Mapping[str, tuple[Subject, tuple[str, ...], str]] = {
+FORBIDDEN: Mapping[str, tuple[CheckedPod, tuple[str, ...], str]] = {
     "AppArmor profile": (
         subject(context={"appArmorProfile": {"type": "Unconfined"}}), BOTH,
         'forbidden AppArmor profile (container "a" must not set AppArmor profile type to "Unconfined")',
@@ -164,7 +164,7 @@ FORBIDDEN: Mapping[str, tuple[Subject, tuple[str, ...], str]] = {
 }  # fmt: skip
 
 
-def texts(of: Subject, level: str, version: int = LATEST) -> list[str]:
+def texts(of: CheckedPod, level: str, version: int = LATEST) -> list[str]:
     return [str(violation) for violation in violations(of, level, version)]
 
 
@@ -176,7 +176,7 @@ def test_level_forbids(case: str) -> None:
     assert texts(found, PRIVILEGED) == []
 
 
-ALLOWED: Mapping[str, Subject] = {
+ALLOWED: Mapping[str, CheckedPod] = {
     "nothing special": subject(),
     "settings of the pod": subject(
         pod_context(runAsNonRoot=True, seccompProfile={"type": "Localhost", "localhostProfile": "p"}),
@@ -210,7 +210,7 @@ def test_restricted_allows(case: str) -> None:
         (BASELINE, FORBIDDEN["host of a probe"][0], 34),
     ],
 )
-def test_check_applies_from_its_version_on(level: str, found: Subject, since: int) -> None:
+def test_check_applies_from_its_version_on(level: str, found: CheckedPod, since: int) -> None:
     assert texts(found, level, since - 1) == []
     assert texts(found, level, since) != []
 
@@ -226,7 +226,7 @@ def test_check_applies_from_its_version_on(level: str, found: Subject, since: in
         (subject(pod_context(sysctls=[{"name": "net.ipv4.tcp_notsent_lowat", "value": "1"}])), 37),
     ],
 )
-def test_setting_is_allowed_from_its_version_on(found: Subject, since: int) -> None:
+def test_setting_is_allowed_from_its_version_on(found: CheckedPod, since: int) -> None:
     assert texts(found, BASELINE, since - 1) != []
     assert texts(found, BASELINE, since) == []
 

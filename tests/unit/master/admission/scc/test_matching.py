@@ -15,7 +15,7 @@ from api.meta.types import ObjectMeta
 from master.admission.scc.matching import annotate, decide, try_scc
 from master.admission.scc.namespace_ranges import BadNamespaceRanges, parse_ranges
 from master.admission.scc.order import permissiveness, sort_sccs
-from master.admission.scc.provider import Fill
+from master.admission.scc.provider import MutablePart
 from master.auth.bootstrap_sccs import BOOTSTRAP_SCCS
 from master.resources.security_context_constraints import (
     SECURITY_CONTEXT_CONSTRAINTS,
@@ -306,11 +306,11 @@ def test_containers_of_every_sort_are_filled_on_their_own() -> None:
 def test_update_is_admitted_only_if_nothing_would_be_filled(name: str) -> None:
     everything = usable(ADMIN)
     filled = annotate(try_scc(pod(), BY_NAME[name], RANGES, "user"))
-    unchanged = decide(filled, BOOTSTRAP_SCCS, RANGES, everything, Fill.NOTHING).admitted
+    unchanged = decide(filled, BOOTSTRAP_SCCS, RANGES, everything, MutablePart.NOTHING).admitted
     assert unchanged is not None
     assert unchanged.scc.metadata.name == name
     assert unchanged.pod == filled
-    raw = decide(pod(), [BY_NAME["restricted-v2"]], RANGES, everything, Fill.NOTHING)
+    raw = decide(pod(), [BY_NAME["restricted-v2"]], RANGES, everything, MutablePart.NOTHING)
     assert raw.admitted is None
 
 
