@@ -1,4 +1,4 @@
-"""Authentication by client certificate, service account token or bootstrap token."""
+"""Authentication by client certificate, service account token, OAuth access token or bootstrap token."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from api.pki.pem import peer_subject
 from master import errors
 from master.auth import service_account_tokens
 from master.auth.attributes import AUTHENTICATED, KUBELET_CLIENT_USER, User
+from master.auth.oauth_tokens import OAuthTokenAuthenticator
 from master.auth.reviews import user_info
 from master.auth.service_account_tokens import TokenSigner
 from master.resources.metadata import Clock, parse_time
+from master.resources.oauth import TOKEN_PREFIX
 from master.resources.scheme import BY_KIND, group_resource
 from master.storage.interface import Key, Storage
 from reconcile.errors import Refused
@@ -61,11 +63,14 @@ def authorization_header(headers: MultiMapping[str]) -> str:
 
 
 class Authenticator:
-    """The authenticator of requests: client certificate, service account token or bootstrap token."""
+    """The authenticator of requests: client certificate, or a token of a service account, OAuth or a bootstrap."""
 
-    def __init__(self, storage: Storage, tokens: TokenSigner, clock: Clock) -> None:
+    def __init__(
+        self, storage: Storage, tokens: TokenSigner, oauth_tokens: OAuthTokenAuthenticator, clock: Clock
+    ) -> None:
         self._store = storage
         self._tokens = tokens
+        self._oauth_tokens = oauth_tokens
         self._clock = clock
 
     def authenticate(self, certificate: Mapping[str, Any] | None, authorization: str) -> User:
@@ -99,8 +104,10 @@ class Authenticator:
         """
         if name := bootstrap_token_secret_name(token):
             record = self._store.get_uncommitted(Key(group_resource(Secret), BOOTSTRAP_TOKEN_NAMESPACE, name))
-            accepted = service_account_tokens.accepted_audiences({"aud": [service_account_tokens.ISSUER]}, audiences)
-            return user_from_bootstrap_token(token, None if record is None else record.object, self._clock()), accepted
+            user = user_from_bootstrap_token(token, None if record is None else record.object, self._clock())
+            return user, _own_audience(audiences)
+        if token.startswith(TOKEN_PREFIX):
+            return self._oauth_tokens.authenticate(token), _own_audience(audiences)
         claims = self._tokens.verify(token, self._clock())
         for kind, namespace, name, uid in service_account_tokens.bound_objects(claims):
             bound = self._store.get_uncommitted(Key(BY_KIND[kind].group_resource, namespace, name))
@@ -110,6 +117,14 @@ class Authenticator:
         if not accepted:
             raise Refused(f"the token is for {', '.join(map(str, claims['aud']))}")
         return service_account_tokens.user_from_claims(claims), accepted
+
+
+def _own_audience(requested: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the audiences of a token that is for this server only. Raises Refused if others are requested."""
+    accepted = service_account_tokens.accepted_audiences({"aud": [service_account_tokens.ISSUER]}, requested)
+    if not accepted:
+        raise Refused(f"the token is for {service_account_tokens.ISSUER}")
+    return accepted
 
 
 BOOTSTRAP_TOKEN_TYPE = "bootstrap.kubernetes.io/token"

@@ -1,4 +1,4 @@
-"""Authorization: system:masters may do everything; then node rules decide, then RBAC."""
+"""Authorization: scopes of the token, then system:masters, which may do everything, then node rules, then RBAC."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from api.meta.types import Object
 from api.network.queries import NodeQuery
 from master import errors, request_info
 from master.auth import attributes as auth_attributes
-from master.auth import impersonation, rbac
+from master.auth import impersonation, rbac, scopes
 from master.auth.attributes import ALLOWED, SYSTEM_MASTERS, Attributes, Decision, PathAttributes, User
 from master.auth.node_authorizer import NODE_RESOURCES, READABLE_IF_REFERENCED, NodeAccess, node_denial
 from master.auth.rbac import BindingIndex, Requester
-from master.request_info import NameFilter, RequestInfo
+from master.request_info import RecordFilter, RequestInfo
 from master.resources import scheme
-from master.resources.rbac import PolicyRule
+from master.resources.rbac import ClusterRole, PolicyRule, RoleRef
 from master.resources.resource import VERBS, AnyResource
 from master.resources.scheme import group_resource
-from master.storage.interface import Key, Storage
+from master.storage.interface import Key, Record, Storage
 
 NODE_BOUND_KINDS = frozenset(("Pod", "NodeQuery", "ResourceSlice"))
 """Kinds whose objects belong to the node that `spec.nodeName` names."""
@@ -36,7 +36,7 @@ def decide(
     access: NodeAccess,
     by_roles: Callable[[Attributes | PathAttributes], Decision],
 ) -> Decision:
-    """Decide a request: system:masters first, then the rules for nodes, then roles (`by_roles`)."""
+    """Decide a request without scopes: system:masters first, then the rules for nodes, then roles (`by_roles`)."""
     if SYSTEM_MASTERS in user.groups:
         return ALLOWED
     if user.node and isinstance(attributes, Attributes) and (attributes.group, attributes.resource) in NODE_RESOURCES:
@@ -54,7 +54,7 @@ class Authorizer:
 
     def require(self, user: User, verb: str, info: RequestInfo, query: Mapping[str, str]) -> Decision:
         """Require that the user may send this request for objects, and return why. Raises Forbidden."""
-        if SYSTEM_MASTERS in user.groups:
+        if SYSTEM_MASTERS in user.groups and not user.extra:
             return ALLOWED
         attributes = request_attributes(verb, info, query)
         access = self._node_access(user.node, info, query) if user.node else NodeAccess()
@@ -82,6 +82,8 @@ class Authorizer:
         return self.decide(user, attributes).allowed
 
     def _decide(self, user: User, attributes: Attributes | PathAttributes, access: NodeAccess) -> Decision:
+        if user.extra and (denial := scopes.denial(user, attributes, self._cluster_role_rules)) is not None:
+            return denial
         namespace = attributes.namespace if isinstance(attributes, Attributes) else ""
         bindings = self._bindings
         return decide(user, attributes, access, lambda requested: rbac.decide(requested, bindings.of(user, namespace)))
@@ -105,23 +107,35 @@ class Authorizer:
             return rbac.ALL_RULES
         return tuple(chain.from_iterable(binding.rules or () for binding in self._bindings.of(user, namespace)))
 
+    def _cluster_role_rules(self, name: str) -> tuple[PolicyRule, ...] | None:
+        return self._bindings.role_rules(RoleRef(kind=ClusterRole.KIND, name=name), "")
+
     def requester(self, user: User) -> Requester:
-        """Return the user with access to what the user may do, for admission."""
+        """Return the user with access to what the user may do, for admission.
+
+        A user whose token is limited by scopes holds no rules, and so cannot grant any.
+        """
         return Requester(
             user,
             is_allowed=lambda attributes: self.allows(user, attributes),
-            rules_for=lambda namespace: self.rules_for(user, namespace),
+            rules_for=lambda namespace: () if scopes.is_limited(user) else self.rules_for(user, namespace),
             role_rules=self._bindings.role_rules,
         )
 
-    def list_filter(self, user: User, resource: AnyResource) -> NameFilter | None:
-        """Return the filter of the names that lists show to the user; None for all."""
+    def record_filter(self, user: User, resource: AnyResource) -> RecordFilter | None:
+        """Return the filter of the objects that the user sees; None for all."""
+        if resource.owner is not None:
+            owner = resource.owner
+            return lambda record: owner(record.object) == (user.name, user.uid)
         if not resource.filtered_list or SYSTEM_MASTERS in user.groups:
             return None
         stored = resource.stored_resource
-        return lambda name: (
-            self.decide(user, Attributes("get", stored.group, stored.plural, namespace=name, name=name)).allowed
-        )
+
+        def may_get(record: Record) -> bool:
+            name = record.key.name
+            return self.allows(user, Attributes("get", stored.group, stored.plural, namespace=name, name=name))
+
+        return may_get
 
     def impersonate(self, user: User, headers: Iterable[tuple[str, str]]) -> User:
         """Return the user that the request is handled as: the impersonated one if headers name one.

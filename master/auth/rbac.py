@@ -59,11 +59,10 @@ def decide(attributes: Attributes | PathAttributes, matches: Iterable[BindingMat
     The reason names the binding that allows the request, or the roles that do not exist.
     """
     missing = []
-    allows = _allows if isinstance(attributes, Attributes) else _allows_path
     for match in matches:
         if match.rules is None:
             missing.append(role_not_found(match.binding.role_ref))
-        elif any(allows(rule, attributes) for rule in match.rules):  # type: ignore[arg-type]
+        elif any(allows(rule, attributes) for rule in match.rules):
             return Decision(True, f"RBAC: allowed by {describe_match(match)}")
     reason = f"[{', '.join(missing)}]" if len(missing) > 1 else "".join(missing)
     return Decision(False, f"RBAC: {reason}" if reason else "")
@@ -102,7 +101,11 @@ def user_keys(user: User) -> Iterator[tuple[str, str]]:
 # --- one rule, one request --------------------------------------------------------------------------------------------
 
 
-def _allows(rule: PolicyRule, attributes: Attributes) -> bool:
+def allows(rule: PolicyRule, attributes: Attributes | PathAttributes) -> bool:
+    """Return whether a rule allows a request."""
+    if isinstance(attributes, PathAttributes):
+        has_verb = attributes.verb in rule.verbs or ANY in rule.verbs
+        return has_verb and any(_matches_path(path, attributes.path) for path in rule.non_resource_urls)
     return (
         (attributes.verb in rule.verbs or ANY in rule.verbs)
         and (attributes.group in rule.api_groups or ANY in rule.api_groups)
@@ -117,11 +120,6 @@ def _has_resource(resources: tuple[str, ...], resource: str, subresource: str) -
     if not subresource:
         return resource in resources
     return f"{resource}/{subresource}" in resources or f"*/{subresource}" in resources
-
-
-def _allows_path(rule: PolicyRule, attributes: PathAttributes) -> bool:
-    has_verb = attributes.verb in rule.verbs or ANY in rule.verbs
-    return has_verb and any(_matches_path(path, attributes.path) for path in rule.non_resource_urls)
 
 
 def _matches_path(pattern: str, path: str) -> bool:

@@ -72,13 +72,14 @@ class Registry:
         if record is None:
             raise errors.not_found(request.info.resource, request.info.name)
         record = convert_record(request.info.resource, record)
+        _check_owner(request, record)
         if view is View.OBJECT:
             return Response(200, record.data)
         return self._answer(200, request, record.object)
 
     def list_all(self, request: Request) -> Response:
         """Return the selected objects of one revision, or a page of them."""
-        selection = parse_selection(request.info, request.query, request.name_filter)
+        selection = parse_selection(request.info, request.query, request.record_filter)
         view = negotiation.negotiate(request.accept)
         limit, token = int_param(request.query, "limit"), request.query.get("continue", "")
         requested_revision = self._revision(request.query, paged=bool(token))
@@ -356,7 +357,7 @@ class Registry:
 
     async def delete_all(self, request: Request) -> Response:
         """Delete all selected objects in turn. Raises the first error; the objects before it are deleted."""
-        selection = parse_selection(request.info, request.query, request.name_filter)
+        selection = parse_selection(request.info, request.query, request.record_filter)
         options = parse_delete_options(request)
         resource, is_dry_run = request.info.resource, dry_run(request.query) or bool(options.dry_run)
         stored = self._store.list_uncommitted(resource.stored_group_resource, request.info.namespace)
@@ -419,6 +420,7 @@ class Registry:
         record = self._latest(request.info.resource, request.key)
         if record is None:
             raise errors.not_found(request.info.resource, request.info.name)
+        _check_owner(request, record)
         return record
 
     def _latest(self, resource: AnyResource, key: Key) -> Record | None:
@@ -433,6 +435,13 @@ class Registry:
     def _answer(self, code: int, request: Request, obj: Object, warnings: tuple[str, ...] = ()) -> Response:
         view, include = negotiation.negotiate(request.accept), request.query.get("includeObject", "Metadata")
         return Response(code, tables.encode_object(request.info.resource, obj, view, self._clock(), include), warnings)
+
+
+def _check_owner(request: Request, record: Record) -> None:
+    """Raise NotFound for an object that only another user sees."""
+    resource = request.info.resource
+    if resource.owner is not None and request.record_filter is not None and not request.record_filter(record):
+        raise errors.not_found(resource, request.info.name)
 
 
 def _changes(resource: AnyResource, new: Any, old: Record, others: Sequence[Put] = ()) -> tuple[Put | Delete, ...]:

@@ -17,6 +17,13 @@ from master.resources.jobs import JOBS
 from master.resources.namespaces import NAMESPACES, PROJECTS
 from master.resources.network_policies import EGRESS_NETWORK_POLICIES, NETWORK_POLICIES
 from master.resources.nodes import LEASES, NODE_QUERIES, NODES, RUNTIME_CLASSES
+from master.resources.oauth import (
+    OAUTH_ACCESS_TOKENS,
+    OAUTH_AUTHORIZE_TOKENS,
+    OAUTH_CLIENT_AUTHORIZATIONS,
+    OAUTH_CLIENTS,
+    USER_OAUTH_ACCESS_TOKENS,
+)
 from master.resources.pod_template import POD_TEMPLATES
 from master.resources.pods import POD_ADDRESSES, PODS
 from master.resources.priority_classes import PRIORITY_CLASSES
@@ -30,6 +37,7 @@ from master.resources.security_context_constraints import (
 from master.resources.services import ENDPOINT_SLICES, ENDPOINT_SLICES_V1BETA1, ENDPOINTS, SERVICE_CIDRS, SERVICES
 from master.resources.stateful_sets import CONTROLLER_REVISIONS, STATEFUL_SETS
 from master.resources.unsupported import UNSUPPORTED
+from master.resources.users import GROUPS, IDENTITIES, USERS
 from master.resources.volumes import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
@@ -77,6 +85,14 @@ BUILTIN: tuple[AnyResource, ...] = (
     CLUSTER_ROLE_BINDINGS,
     SECURITY_CONTEXT_CONSTRAINTS,
     LEGACY_SECURITY_CONTEXT_CONSTRAINTS,
+    USERS,
+    IDENTITIES,
+    GROUPS,
+    OAUTH_CLIENTS,
+    OAUTH_ACCESS_TOKENS,
+    USER_OAUTH_ACCESS_TOKENS,
+    OAUTH_AUTHORIZE_TOKENS,
+    OAUTH_CLIENT_AUTHORIZATIONS,
     PRIORITY_CLASSES,
     RUNTIME_CLASSES,
     STORAGE_CLASSES,

@@ -173,6 +173,8 @@ class Resource(Generic[O]):
     """An update of the status changes nothing else. Otherwise it may change labels and annotations, too."""
     filtered_list: bool = False
     """Lists and watches show only the objects that the user may get."""
+    owner: Callable[[O], tuple[str, str]] | None = None
+    """Return name and uid of the user who alone sees an object; None if every user with permission sees it."""
     orphans_dependents: bool = False
     """Dependents stay if a delete has no propagation policy."""
     allow_create_on_update: bool = False

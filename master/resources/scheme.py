@@ -9,12 +9,13 @@ from master.resources import BUILTIN
 from master.resources.group_resource import GroupResource
 from master.resources.metrics import NODE_METRICS, POD_METRICS
 from master.resources.resource import AnyResource
+from master.resources.users import USER_IDENTITY_MAPPINGS
 
 STORED: tuple[AnyResource, ...] = tuple(resource for resource in BUILTIN if resource.stored_as is None)
 """The resources whose objects are stored: without other versions and projections of them."""
 
-COMPUTED: tuple[AnyResource, ...] = (NODE_METRICS, POD_METRICS)
-"""The resources whose objects are computed on read, and never stored."""
+COMPUTED: tuple[AnyResource, ...] = (NODE_METRICS, POD_METRICS, USER_IDENTITY_MAPPINGS)
+"""The resources whose objects are computed of others, and never stored."""
 
 SERVED = (*BUILTIN, *COMPUTED)
 """The resources with objects to read. `master/resources/virtual.py` has those to which clients only send requests."""

@@ -21,8 +21,10 @@ from master.registry.projects import ProjectRequests
 from master.registry.registry import Registry
 from master.registry.request import Request, Response, check_verb, dry_run, field_manager
 from master.registry.security_reviews import SECURITY_REVIEWS, SecurityReviews
+from master.registry.users import Users
 from master.resources.resource import READ_VERBS, SCALE
 from master.resources.scheme import COMPUTED
+from master.resources.users import CURRENT_USER, USER_IDENTITY_MAPPINGS, USERS
 from master.serialization import negotiation
 from master.server import nonresource, watch
 from master.server.auditing import RECORD
@@ -54,6 +56,7 @@ class Handlers:
         metrics: MetricsReader,
         project_requests: ProjectRequests,
         security_reviews: SecurityReviews,
+        users: Users,
         subresource_handlers: Mapping[tuple[str, str], SubresourceHandler],
         streams: PodStreams,
         watches: watch.WatchHandler,
@@ -70,6 +73,7 @@ class Handlers:
         self._metrics = metrics
         self._project_requests = project_requests
         self._security_reviews = security_reviews
+        self._users = users
         self._subresource_handlers = subresource_handlers
         self._streams = streams
         self._watches = watches
@@ -101,7 +105,7 @@ class Handlers:
             content_type=content_type,
             field_manager=field_manager(http.query, http.headers),
             user=user,
-            name_filter=self._authorizer.list_filter(user, info.resource),
+            record_filter=self._authorizer.record_filter(user, info.resource),
             body=body,
             client_address=client_address,
             annotate=record.annotate,
@@ -126,8 +130,12 @@ class Handlers:
 
     async def _operate(self, verb: str, request: Request) -> Response:
         resource, subresource_name = request.info.resource, request.info.subresource
+        if resource is USER_IDENTITY_MAPPINGS:
+            return await self._users.answer_mapping(verb, request)
         if resource in COMPUTED:
             return await self._metrics.answer(verb, request)
+        if resource is USERS and request.info.name == CURRENT_USER and verb == "get" and not subresource_name:
+            return self._users.current(request)
         subresource = resource.subresource(subresource_name)
         if subresource_name and (subresource is None or subresource.proxied):
             # Proxied subresources have a route of their own; a path that only decodes to one is not found.

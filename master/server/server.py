@@ -28,6 +28,7 @@ from master.registry.projects import ProjectRequests
 from master.registry.registry import Registry
 from master.registry.security_reviews import SecurityReviews
 from master.registry.tokens import TokenRequests
+from master.registry.users import Users
 from master.server import routes, watch
 from master.server.auditing import Auditor, annotate_decision, attributes_of
 from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES, Handlers, warning_headers
@@ -105,6 +106,7 @@ class Server:
             metrics=MetricsReader(store, parts.nodes, clock),
             project_requests=ProjectRequests(store, parts.creation),
             security_reviews=SecurityReviews(store, parts.authorizer.allows),
+            users=Users(store, clock),
             subresource_handlers={
                 ("Pod", "binding"): pods.bind,
                 ("Pod", "eviction"): pods.evict,

@@ -186,7 +186,7 @@ def parse_watch_options(request: Request) -> WatchOptions:
     if match and "sendInitialEvents" not in query:
         raise _forbidden_match("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
     return WatchOptions(
-        selection=parse_selection(request.info, query, request.name_filter),
+        selection=parse_selection(request.info, query, request.record_filter),
         form=OutputForm(negotiation.negotiate(request.accept), query.get("includeObject", "Metadata")),
         revision=revision or None,
         starts_with_existing=initial or (not revision and "sendInitialEvents" not in query),
