@@ -20,12 +20,16 @@ from master.audit.log import AuditLog, LogFile
 from master.audit.policy import DEFAULT_POLICY, InvalidPolicy, Policy, parse_policy
 from master.auth import pki, service_account_tokens
 from master.auth.authorization import Authorizer
+from master.auth.identity_providers.config import InvalidIdentityProviders, load_identity_providers
+from master.auth.identity_providers.provider import IdentityProvider
+from master.auth.oauth_tokens import OAuthTokenAuthenticator
 from master.config import MasterConfig, network_config
 from master.controllers.context import ControllerContext, ServerAddress
-from master.controllers.controllers import KUBERNETES_SERVICE
+from master.controllers.controllers import KUBERNETES_SERVICE, OAUTH_CLIENTS
 from master.controllers.network import kubernetes_service
 from master.controllers.runtime import ControllerRuntime
 from master.dns import DNSServer
+from master.oauth.session import SessionSealer, load_session_key
 from master.registry.creation import ObjectCreation
 from master.resources.scheme import STORED_TYPES
 from master.server.auditing import Auditor
@@ -92,6 +96,14 @@ def _audit_policy(config: MasterConfig) -> Policy:
         raise Refused(f"auditPolicyFile {config.audit_policy_file}: {error}") from error
 
 
+def _identity_providers(config: MasterConfig) -> tuple[IdentityProvider, ...]:
+    """Return the configured identity providers. Raises Refused."""
+    try:
+        return load_identity_providers(config.identity_providers, Path(config.state_dir))
+    except InvalidIdentityProviders as error:
+        raise Refused(str(error)) from error
+
+
 @asynccontextmanager
 async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
     """Run the master in the context; inside, it is ready to serve. Raises NotReady and Refused."""
@@ -105,6 +117,14 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
         Path(config.state_dir, "store.db"), {**STORED_TYPES, ALLOCATOR_CURSORS: AllocatorCursor}
     )
     network, ca_certificate, authorizer = network_config(config), authority.pem.decode(), Authorizer(storage)
+    session_key = await asyncio.to_thread(load_session_key, pki_directory)
+    oauth_tokens = OAuthTokenAuthenticator(storage, _now)
+
+    def public_url() -> str:
+        """Return the URL of the server for users; empty until it listens."""
+        port = config.port or server.port
+        return config.master_public_url or (f"https://{config.advertise_address}:{port}" if port else "")
+
     authorize = authorizer.allows if config.security_context_constraints else None
     if authorize is None:
         log.warning("security context constraints are off: whoever may create a pod in a project can own its node")
@@ -118,6 +138,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 ca_certificate=ca_certificate,
                 node_grace_seconds=config.node_monitor_grace_seconds,
                 server_address=lambda: _server_address(config, server.port),
+                public_url=public_url,
                 sign_token=tokens.sign,
                 clock=_now,
                 max_terminated_pods=config.finished_pods,
@@ -133,20 +154,27 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
             ServerDependencies(
                 store=storage,
                 tokens=tokens,
+                oauth_tokens=oauth_tokens,
+                identity_providers=await asyncio.to_thread(_identity_providers, config),
+                session_sealer=SessionSealer(session_key),
                 creation=creation,
                 authorizer=authorizer,
                 not_ready_reason=lambda: "" if runtime.started.is_set() else "starting",
                 address=config.advertise_address,
+                public_url=public_url,
                 nodes=kubelet_client,
                 auditor=Auditor(audit_log, await asyncio.to_thread(_audit_policy, config), _now),
             )
         )
         audit = (audit_log.run(),) if audit_log is not None else ()
-        async with _run_alongside(runtime.run(), storage.run(), DNSServer(storage, config).run(), *audit):
+        async with _run_alongside(
+            runtime.run(), storage.run(), DNSServer(storage, config).run(), oauth_tokens.run(), *audit
+        ):
             await runtime.started.wait()
             try:
                 await _listen(server, config, authority)
                 runtime.wake(KUBERNETES_SERVICE)
+                runtime.wake(OAUTH_CLIENTS)
                 url = f"https://{config.advertise_address}:{server.port}"
                 path = config.kubeconfig_path
                 if await asyncio.to_thread(pki.admin_kubeconfig, authority, path, url, _now()):

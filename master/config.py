@@ -36,6 +36,13 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     advertise_address: Annotated[
         str, msgspec.Meta(description="IPv4 address at which nodes and administrators reach the master")
     ] = "10.245.2.2"
+    master_public_url: Annotated[
+        str,
+        msgspec.Meta(
+            description="URL at which browsers and clients reach the master; empty: https:// with advertiseAddress and "
+            "port"
+        ),
+    ] = msgspec.field(default="", name="masterPublicURL")
     state_dir: Annotated[str, msgspec.Meta(description="directory of the database and the certificates")] = (
         "/var/lib/podlane/master"
     )

@@ -61,7 +61,9 @@ class Selection:
         return self.record_filter is None and not self.labels.requirements and not self.fields.requirements
 
 
-def parse_selection(info: RequestInfo, query: Mapping[str, str], record_filter: RecordFilter | None = None) -> Selection:
+def parse_selection(
+    info: RequestInfo, query: Mapping[str, str], record_filter: RecordFilter | None = None
+) -> Selection:
     """Return the selection of a request. Raises StatusError."""
     try:
         labels = parse_label_selector(query.get("labelSelector", ""))

@@ -105,6 +105,7 @@ class AuditLog:
             if rest := self._waiting():
                 with contextlib.suppress(OSError):
                     await asyncio.to_thread(append, self._file, b"".join(rest))
+                    self.written += len(rest)
 
     def _waiting(self) -> list[bytes]:
         return [self._queue.get_nowait() for _ in range(self._queue.qsize())]

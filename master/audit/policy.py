@@ -31,6 +31,7 @@ ANY = "*"
 NEVER_IN_CLEAR = frozenset(
     (
         GroupResource("", "secrets"),
+        GroupResource("oauth.openshift.io", "oauthclients"),
         GroupResource("", "serviceaccounts/token"),
         GroupResource("authentication.k8s.io", "tokenreviews"),
     )

@@ -16,7 +16,7 @@ from api.core.config import Secret
 from api.pki.pem import peer_subject
 from master import errors
 from master.auth import service_account_tokens
-from master.auth.attributes import AUTHENTICATED, KUBELET_CLIENT_USER, User
+from master.auth.attributes import AUTHENTICATED, KUBELET_CLIENT_USER, SERVICE_ACCOUNT_USER_PREFIX, User
 from master.auth.oauth_tokens import OAuthTokenAuthenticator
 from master.auth.reviews import user_info
 from master.auth.service_account_tokens import TokenSigner
@@ -88,6 +88,14 @@ class Authenticator:
         except Refused as error:
             raise errors.status_error(401, "Unauthorized", "Unauthorized") from error
         return token_user
+
+    def service_account_of(self, token: str) -> str:
+        """Return the user name of a service account token; empty if it is invalid, or the token of another user."""
+        try:
+            user, _ = self._authenticate_token(token, ())
+        except Refused:
+            return ""
+        return user.name if user.name.startswith(SERVICE_ACCOUNT_USER_PREFIX) else ""
 
     def review_token(self, token: str, audiences: tuple[str, ...]) -> TokenReviewStatus:
         """Return the status of a TokenReview of the token."""

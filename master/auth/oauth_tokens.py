@@ -1,7 +1,7 @@
 """Authentication by OAuth access token (OpenShift: tokens that begin with `sha256~`).
 
-The name of a token's object is the hash of the token. A token belongs to one User object: if that is deleted and another
-one has its name, the token is invalid. The groups of the user are looked up with each request.
+The name of a token's object is the hash of the token. A token belongs to one User object: if that is deleted and
+another one has its name, the token is invalid. The groups of the user are looked up with each request.
 """
 
 from __future__ import annotations

@@ -49,6 +49,8 @@ class ControllerContext:
     """How long a node may not report before it is not ready."""
     server_address: Callable[[], ServerAddress | None]
     """None until the server listens."""
+    public_url: Callable[[], str]
+    """Returns the URL of the server for users; empty until the server listens."""
     sign_token: Callable[[Mapping[str, Any]], str]
     """Returns a service account token with these claims."""
     clock: Clock

@@ -26,6 +26,7 @@ from master.controllers.network.ingress_ips import sync_ingress_ips
 from master.controllers.network.kubernetes_service import sync_kubernetes_service
 from master.controllers.nodes.lifecycle import NodeLifecycle
 from master.controllers.nodes.taints import sync_pod_readiness, sync_taints
+from master.controllers.oauth import sync_oauth_clients
 from master.controllers.persistent_volumes import sync_claims
 from master.controllers.resource_quotas import sync_quotas
 from master.controllers.scheduling.scheduler import sync_scheduler
@@ -57,6 +58,7 @@ def sync_network(lister: Lister) -> Iterator[Action]:
 
 
 KUBERNETES_SERVICE = "kubernetes-service-controller"
+OAUTH_CLIENTS = "oauth-clients-controller"
 
 STATELESS_CONTROLLERS = (
     Controller(
@@ -82,6 +84,7 @@ STATELESS_CONTROLLERS = (
         bootstrap.sync_sccs,
         required_for_startup=True,
     ),
+    Controller(OAUTH_CLIENTS, resources_of("OAuthClient"), sync_oauth_clients),
     Controller(
         "namespace-security-allocation-controller",
         resources_of("Namespace"),

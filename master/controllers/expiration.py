@@ -1,4 +1,4 @@
-"""Deletion of expired objects: Events, NodeQueries, CertificateSigningRequests and bootstrap tokens. Pure."""
+"""Deletion of expired objects: Events, NodeQueries, CertificateSigningRequests and tokens. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from api.pki import keys
 from api.pki.pem import BadPem
 from master.auth import authentication
 from master.auth.authentication import BOOTSTRAP_TOKEN_NAMESPACE, BOOTSTRAP_TOKEN_TYPE, is_bootstrap_token_expired
+from master.controllers import oauth
 from master.controllers.actions import Action, Failed, ForceDelete, isolate_errors
 from master.controllers.context import Lister
 from master.controllers.nodes import pod_gc
 from master.resources.metadata import parse_time
+from master.resources.oauth import OAuthAccessToken, OAuthAuthorizeToken
 
 EVENT_TTL = datetime.timedelta(hours=1)
 QUERY_TTL = datetime.timedelta(minutes=5)
@@ -97,4 +99,6 @@ def sync_expiration(lister: Lister) -> Iterator[Action]:
     yield from expired_events(lister.list(Event), lister.now)
     yield from expired_csrs(lister.list(CertificateSigningRequest), lister.now)
     yield from expired_bootstrap_tokens(lister.list(Secret, authentication.BOOTSTRAP_TOKEN_NAMESPACE), lister.now)
+    yield from oauth.expired_tokens(lister.list(OAuthAccessToken), lister.now)
+    yield from oauth.expired_tokens(lister.list(OAuthAuthorizeToken), lister.now)
     yield from pod_gc.terminated_pods(lister.list(Pod), lister.context.max_terminated_pods)

@@ -14,6 +14,7 @@ from master.resources.oauth import (
     MAX_SCOPES,
     PKCE_PLAIN,
     PKCE_S256,
+    SERVICE_ACCOUNT_CLIENT_PREFIX,
     USER_FULL,
     ScopeRestriction,
     is_code_challenge,
@@ -44,7 +45,12 @@ class Client:
     @property
     def is_public(self) -> bool:
         """Return whether the client cannot keep a secret."""
-        return not any(self.secrets)
+        return not any(self.secrets) and not self.is_service_account
+
+    @property
+    def is_service_account(self) -> bool:
+        """Return whether the client is a service account, whose tokens are its secrets."""
+        return self.name.startswith(SERVICE_ACCOUNT_CLIENT_PREFIX)
 
     def has_secret(self, secret: str) -> bool:
         """Return whether a secret is one of the client's. The time does not depend on where the texts differ."""
@@ -113,9 +119,7 @@ def parse_authorize_request(client: Client, redirect_uri: str, parameters: dict[
             method = ""
     else:
         challenge = method = ""
-    return AuthorizeRequest(
-        client, redirect_uri, response_type, state, _scopes(client, parameters), challenge, method
-    )
+    return AuthorizeRequest(client, redirect_uri, response_type, state, _scopes(client, parameters), challenge, method)
 
 
 def _scopes(client: Client, parameters: dict[str, str]) -> tuple[str, ...]:

@@ -7,9 +7,8 @@ Source: the OAuth server of OpenShift.
 
 from __future__ import annotations
 
-import secrets
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -46,7 +45,9 @@ WANT_CHALLENGES_ANNOTATION = "serviceaccounts.openshift.io/oauth-want-challenges
 MAX_REDIRECT_URIS = 20
 
 
-def bootstrap_clients(url: str, existing: Mapping[str, OAuthClient]) -> Iterator[tuple[OAuthClient, OAuthClient | None]]:
+def bootstrap_clients(
+    url: str, existing: Mapping[str, OAuthClient], new_secret: Callable[[], str]
+) -> Iterator[tuple[OAuthClient, OAuthClient | None]]:
     """Yield (desired, existing) of each default client that is missing or has another form. `url` is the server's.
 
     The browser client keeps its secret if that is long enough, and additional secrets stay.
@@ -58,7 +59,7 @@ def bootstrap_clients(url: str, existing: Mapping[str, OAuthClient]) -> Iterator
     ):
         old = existing.get(name)
         base = OAuthClient(metadata=ObjectMeta(name=name)) if old is None else old
-        secret = base.secret if len(base.secret) >= SECRET_LENGTH else secrets.token_urlsafe(32)
+        secret = base.secret if len(base.secret) >= SECRET_LENGTH else new_secret()
         desired = replace(
             base,
             secret="" if is_public else secret,
@@ -70,8 +71,8 @@ def bootstrap_clients(url: str, existing: Mapping[str, OAuthClient]) -> Iterator
             yield desired, old
 
 
-SECRET_LENGTH = 43
-"""Characters of 256 random bits in base64."""
+SECRET_BYTES, SECRET_LENGTH = 32, 43
+"""Random bytes of a secret, and their characters in base64."""
 
 
 class ClientRegistry:
@@ -114,16 +115,14 @@ def service_account_client(account: ServiceAccount) -> Client:
         responds_with_challenges=meta.annotations.get(WANT_CHALLENGES_ANNOTATION) == "true",
         prompts=True,
         scope_restrictions=(
-            ScopeRestriction(
-                literals=(USER_INFO, USER_CHECK_ACCESS, USER_LIST_SCOPED_PROJECTS, USER_LIST_PROJECTS)
-            ),
+            ScopeRestriction(literals=(USER_INFO, USER_CHECK_ACCESS, USER_LIST_SCOPED_PROJECTS, USER_LIST_PROJECTS)),
             ScopeRestriction(cluster_role=own_roles),
         ),
     )
 
 
 def _annotated_redirect_uris(annotations: Mapping[str, str]) -> Iterator[str]:
-    """Yield the redirect URIs in the annotations, sorted by suffix. Those that are no URI of a web server are left out."""
+    """Yield the redirect URIs in the annotations, sorted by suffix. Those of other schemes are left out."""
     for key in sorted(annotations):
         uri = annotations[key]
         if key.startswith(REDIRECT_URI_ANNOTATION) and not redirect_uri_error(uri):

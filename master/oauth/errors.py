@@ -9,9 +9,7 @@ DESCRIPTIONS = {
     ),
     "unauthorized_client": "The client is not authorized to request a token using this method.",
     "access_denied": "The resource owner or authorization server denied the request.",
-    "unsupported_response_type": (
-        "The authorization server does not support obtaining a token using this method."
-    ),
+    "unsupported_response_type": ("The authorization server does not support obtaining a token using this method."),
     "invalid_scope": "The requested scope is invalid, unknown, or malformed.",
     "server_error": (
         "The authorization server encountered an unexpected condition that prevented it from fulfilling the request."

@@ -47,7 +47,7 @@ def _is_below(base: str, requested: str) -> bool:
 
 
 def _is_same_host(base: SplitResult, requested: SplitResult) -> bool:
-    """Return whether host and port are the same. A program on the user's machine listens on any port (RFC 8252, 7.3)."""
+    """Return whether host and port are the same. A program on a user's machine uses any port (RFC 8252, 7.3)."""
     if base.netloc == requested.netloc:
         return True
     if base.scheme != "http" or base.port is not None:

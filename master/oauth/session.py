@@ -50,7 +50,7 @@ def load_session_key(directory: Path) -> bytes:
         raise NotReady(f"session key {path}: {error}") from error
     if len(key) != KEY_BYTES:
         raise Refused(
-            f"session key {path} has {len(key)} bytes; {KEY_BYTES} are accepted. If it is removed, the master creates one"
+            f"session key {path} has {len(key)} bytes; {KEY_BYTES} are accepted. If removed, it is created anew"
         )
     return key
 

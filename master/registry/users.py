@@ -1,7 +1,7 @@
 """The current user, and the mappings of identities to users. Raises `StatusError`.
 
-Source: the API server of OpenShift. A mapping is what two objects say of each other: the Identity names the User by name
-and uid, and the User lists the Identity.
+Source: the API server of OpenShift. A mapping is what two objects say of each other: the Identity names the User by
+name and uid, and the User lists the Identity.
 """
 
 from __future__ import annotations

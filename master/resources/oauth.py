@@ -350,7 +350,7 @@ def _validate_access_token(token: OAuthAccessToken) -> Iterator[FieldError]:
 def _validate_access_token_update(old: OAuthAccessToken, new: OAuthAccessToken) -> Iterator[FieldError]:
     """Accept changes of metadata, and a longer inactivity timeout."""
     timeout, old_timeout = new.inactivity_timeout_seconds, old.inactivity_timeout_seconds
-    if timeout != old_timeout and timeout != 0 and (old_timeout == 0 or timeout < old_timeout):
+    if timeout not in (old_timeout, 0) and (old_timeout == 0 or timeout < old_timeout):
         yield FieldError("inactivityTimeoutSeconds", quoted(timeout), "cannot be less than the current value")
     if replace(new, metadata=old.metadata, inactivity_timeout_seconds=old_timeout) != old:
         yield FieldError("", "changed", "only metadata and inactivityTimeoutSeconds may be changed")
@@ -465,9 +465,7 @@ def _from_stored(token: OAuthAccessToken) -> UserOAuthAccessToken:
 
 def _to_stored(token: UserOAuthAccessToken) -> OAuthAccessToken:
     fields = {name: getattr(token, name) for name in OAuthAccessToken.__struct_fields__}
-    return OAuthAccessToken(
-        **{**fields, "api_version": OAuthAccessToken.API_VERSION, "kind": OAuthAccessToken.KIND}
-    )
+    return OAuthAccessToken(**{**fields, "api_version": "", "kind": ""})
 
 
 USER_OAUTH_ACCESS_TOKENS = Resource(

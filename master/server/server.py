@@ -19,7 +19,12 @@ from master.audit.policy import PANIC, RESPONSE_COMPLETE
 from master.auth.attributes import Attributes, Decision, PathAttributes, User
 from master.auth.authentication import Authenticator, authorization_header
 from master.auth.authorization import Authorizer
+from master.auth.identity_providers.provider import IdentityProvider
+from master.auth.oauth_tokens import OAuthTokenAuthenticator
 from master.auth.service_account_tokens import TokenSigner
+from master.oauth import server as oauth_server
+from master.oauth.server import OAuthServer
+from master.oauth.session import SessionSealer
 from master.registry import projects
 from master.registry.creation import ObjectCreation
 from master.registry.metrics import MetricsReader
@@ -54,15 +59,19 @@ class ServerDependencies:
     """The parts that the server uses.
 
     `not_ready_reason` returns why the master cannot serve yet, empty if it can. `address` is the advertised address of
-    the server. `nodes` is the client of the node servers.
+    the server, `public_url` returns its URL for users. `nodes` is the client of the node servers.
     """
 
     store: Storage
     tokens: TokenSigner
+    oauth_tokens: OAuthTokenAuthenticator
+    identity_providers: tuple[IdentityProvider, ...]
+    session_sealer: SessionSealer
     creation: ObjectCreation
     authorizer: Authorizer
     not_ready_reason: Callable[[], str]
     address: str
+    public_url: Callable[[], str]
     nodes: KubeletClient
     auditor: Auditor
 
@@ -94,7 +103,16 @@ class Server:
         body_seconds: float = BODY_TIMEOUT_SECONDS,
     ) -> None:
         store, clock = parts.store, parts.creation.clock
-        self._authenticator = Authenticator(store, parts.tokens, clock)
+        self._authenticator = Authenticator(store, parts.tokens, parts.oauth_tokens, clock)
+        self._oauth = OAuthServer(
+            storage=store,
+            creation=parts.creation,
+            clock=clock,
+            providers=parts.identity_providers,
+            sealer=parts.session_sealer,
+            service_account_of=self._authenticator.service_account_of,
+            url=parts.public_url,
+        )
         self._authorizer = parts.authorizer
         self._auditor = parts.auditor
         self._streams = PodStreams(store, parts.nodes, parts.creation)
@@ -173,6 +191,8 @@ class Server:
 
     async def _serve(self, http: web.Request, record: AuditRecord) -> web.StreamResponse:
         """Authenticate, resolve, impersonate, authorize and dispatch one request. Raises `errors.StatusError`."""
+        if oauth_server.serves(http.path):
+            return await self._serve_oauth(http, record)
         transport = http.transport
         certificate = transport.get_extra_info("peercert") if transport is not None else None
         client = None
@@ -194,6 +214,17 @@ class Server:
             raise
         annotate_decision(record, decision)
         return await self._dispatch(http, user, route, client_address=_peer_address(http) if user is client else "")
+
+    async def _serve_oauth(self, http: web.Request, record: AuditRecord) -> web.StreamResponse:
+        """Serve a request to the OAuth server, which authenticates users itself.
+
+        Queries of these paths hold codes and tokens, so they are not recorded.
+        """
+        record.query = ""
+        self._auditor.decide_level(record, None, PathAttributes(http.method.lower(), http.path))
+        tls = http.transport.get_extra_info("ssl_object") if http.transport is not None else None
+        certificate = None if tls is None else tls.getpeercert(binary_form=True)
+        return await self._oauth.handle(http, _peer_address(http), certificate, record.annotate)
 
     def _authorize(
         self, user: User, route: Route, attributes: Attributes | PathAttributes, http: web.Request

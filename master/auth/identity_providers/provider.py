@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from multidict import MultiMapping
 
@@ -41,6 +41,7 @@ class ProviderIdentity:
     groups: tuple[str, ...] | None = None
 
 
+@runtime_checkable
 class PasswordProvider(Protocol):
     """A provider that checks a name and a password."""
 
@@ -48,6 +49,7 @@ class PasswordProvider(Protocol):
         """Return the identity; None if the name or the password is wrong. Raises ProviderError."""
 
 
+@runtime_checkable
 class HeaderProvider(Protocol):
     """A provider whose proxy authenticates people and names them in headers of the request.
 
@@ -65,6 +67,7 @@ class HeaderProvider(Protocol):
         """
 
 
+@runtime_checkable
 class RedirectProvider(Protocol):
     """A provider that authenticates people on its own pages and redirects them back with a code."""
 

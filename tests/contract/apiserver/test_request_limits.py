@@ -23,6 +23,8 @@ from master.admission.chain import AdmissionChain
 from master.audit.policy import DEFAULT_POLICY
 from master.auth import pki, service_account_tokens
 from master.auth.authorization import Authorizer
+from master.auth.oauth_tokens import OAuthTokenAuthenticator
+from master.oauth.session import SessionSealer
 from master.registry.creation import ObjectCreation
 from master.resources.scheme import STORED_TYPES
 from master.server.auditing import Auditor
@@ -117,10 +119,14 @@ async def own_server(
         ServerDependencies(
             store=store,
             tokens=tokens,
+            oauth_tokens=OAuthTokenAuthenticator(store, lambda: now),
+            identity_providers=(),
+            session_sealer=SessionSealer(bytes(32)),
             creation=ObjectCreation(AdmissionChain(()), lambda: now, authority.pem.decode()),
             authorizer=Authorizer(store),
             not_ready_reason=str,
             address="127.0.0.1",
+            public_url=str,
             nodes=nodes,
             auditor=Auditor(None, DEFAULT_POLICY, lambda: now),
         ),

@@ -24,6 +24,7 @@ def controller_context(storage: Storage) -> ControllerContext:
         ca_certificate="certificate",
         node_grace_seconds=40,
         server_address=lambda: None,
+        public_url=lambda: "",
         sign_token=lambda claims: "",
         clock=creation.clock,
         max_terminated_pods=10,
