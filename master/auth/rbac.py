@@ -69,6 +69,11 @@ def decide(attributes: Attributes | PathAttributes, matches: Iterable[BindingMat
     return Decision(False, f"RBAC: {reason}" if reason else "")
 
 
+def rules_allow(rules: Iterable[PolicyRule], attributes: Attributes) -> bool:
+    """Return whether one of the rules allows a request."""
+    return any(_allows(rule, attributes) for rule in rules)
+
+
 def role_not_found(reference: RoleRef) -> str:
     """Return the message that a role does not exist."""
     return f"{reference.kind.lower()}.{RBAC_GROUP} {quoted(reference.name)} not found"

@@ -22,6 +22,7 @@ from master.auth.authorization import Authorizer
 from master.auth.service_account_tokens import TokenSigner
 from master.registry import projects
 from master.registry.creation import ObjectCreation
+from master.registry.legacy_reviews import LegacyReviews
 from master.registry.metrics import MetricsReader
 from master.registry.pods import PodActions
 from master.registry.projects import ProjectRequests
@@ -105,6 +106,7 @@ class Server:
             metrics=MetricsReader(store, parts.nodes, clock),
             project_requests=ProjectRequests(store, parts.creation),
             security_reviews=SecurityReviews(store, parts.authorizer.allows),
+            legacy_reviews=LegacyReviews(store, parts.authorizer),
             subresource_handlers={
                 ("Pod", "binding"): pods.bind,
                 ("Pod", "eviction"): pods.evict,
