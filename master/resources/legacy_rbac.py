@@ -247,7 +247,7 @@ def _normalized(subject: ObjectReference) -> ObjectReference:
 
 def _normalize_binding_update(document: Any, old: LegacyBinding) -> Any:
     """Drop names that the client sent back unchanged although it changed the subjects."""
-    if not isinstance(document, dict) or document.get("subjects") == msgspec.to_builtins(old.subjects):
+    if not isinstance(document, dict) or document.get("subjects") == list(map(msgspec.to_builtins, old.subjects)):
         return document
     sent = (document.get("userNames"), document.get("groupNames"))
     if sent != (_listed(old.user_names), _listed(old.group_names)):
