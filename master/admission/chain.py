@@ -20,6 +20,7 @@ from master.admission.pod_node_constraints import PodNodeConstraints
 from master.admission.pod_security.plugin import PodSecurity
 from master.admission.rbac_escalation import RBACEscalation
 from master.admission.resource_quota import ResourceQuotaPlugin
+from master.admission.role_binding_restrictions import RoleBindingRestrictions
 from master.admission.scc.plugin import NamespaceSecurityAllocation, SecurityContextConstraint
 from master.admission.service_account import ServiceAccountPlugin
 from master.admission.service_ips import ServiceIPs
@@ -52,6 +53,7 @@ def admission_plugins(services: ServiceConfig, authorize: Authorize | None) -> t
         PodNodeConstraints(),
         NodeRestriction(),
         RBACEscalation(),
+        RoleBindingRestrictions(),
         ClusterNetworkUniqueness(),
         ResourceQuotaPlugin(),
         ServiceIPs(services),

@@ -19,5 +19,7 @@ class RBACEscalation(AdmissionPlugin):
         del objects
         if request.operation is Operation.DELETE or request.requester is None:
             return
-        if isinstance(obj, rbac.ESCALATION_CHECKED):
-            rbac.check_escalation(request.resource, obj, request.old, request.requester)
+        resource = request.resource
+        if resource.stored_resource.type in rbac.ESCALATION_CHECKED:
+            old = None if request.old is None else resource.to_stored(request.old)
+            rbac.check_escalation(resource, resource.to_stored(obj), old, request.requester)

@@ -180,7 +180,7 @@ class ResourceQuotaPlugin(AdmissionPlugin):
             stored = resource.to_stored(obj)
             before = None if request.old is None else resource.to_stored(request.old)
             quotas = objects.list(group_resource(ResourceQuota), obj.metadata.namespace)
-            for quota in charge(resource, stored, before, quotas, objects.list, request.now):
+            for quota in charge(resource.stored_resource, stored, before, quotas, objects.list, request.now):
                 objects.put(group_resource(ResourceQuota), quota)
         return obj
 

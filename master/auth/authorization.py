@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from itertools import chain
 
 from api.core.auth import NonResourceAttributes, ResourceAttributes
@@ -16,7 +17,15 @@ from api.network.queries import NodeQuery
 from master import errors, request_info
 from master.auth import attributes as auth_attributes
 from master.auth import impersonation, rbac, scopes
-from master.auth.attributes import ALLOWED, SYSTEM_MASTERS, Attributes, Decision, PathAttributes, User
+from master.auth.attributes import (
+    ALLOWED,
+    AUTHENTICATED,
+    SYSTEM_MASTERS,
+    Attributes,
+    Decision,
+    PathAttributes,
+    User,
+)
 from master.auth.node_authorizer import NODE_RESOURCES, READABLE_IF_REFERENCED, NodeAccess, node_denial
 from master.auth.rbac import BindingIndex, Requester
 from master.request_info import RecordFilter, RequestInfo
@@ -30,6 +39,12 @@ NODE_BOUND_KINDS = frozenset(("Pod", "NodeQuery", "ResourceSlice"))
 """Kinds whose objects belong to the node that `spec.nodeName` names."""
 
 
+PROXY, UNSAFE_PROXY = "proxy", "unsafeproxy"
+"""The verb and subresource for requests to pods, services and nodes through the master, and their name in rules for
+users without credentials.
+"""
+
+
 def decide(
     user: User,
     attributes: Attributes | PathAttributes,
@@ -39,10 +54,23 @@ def decide(
     """Decide a request without scopes: system:masters first, then the rules for nodes, then roles (`by_roles`)."""
     if SYSTEM_MASTERS in user.groups:
         return ALLOWED
+    if isinstance(attributes, Attributes) and AUTHENTICATED not in user.groups:
+        attributes = browser_safe(attributes)
     if user.node and isinstance(attributes, Attributes) and (attributes.group, attributes.resource) in NODE_RESOURCES:
         denial = node_denial(user.node, attributes, access)
         return ALLOWED if denial is None else Decision(False, denial)
     return by_roles(attributes)
+
+
+def browser_safe(attributes: Attributes) -> Attributes:
+    """Return the attributes of a request without credentials: `proxy` is `unsafeproxy`.
+
+    A browser that follows a link sends no credentials. A pod behind the proxy could answer it with a script, which
+    then would run as one of the API server.
+    """
+    verb = UNSAFE_PROXY if attributes.verb == PROXY else attributes.verb
+    subresource = UNSAFE_PROXY if attributes.subresource == PROXY else attributes.subresource
+    return replace(attributes, verb=verb, subresource=subresource)
 
 
 class Authorizer:
@@ -107,8 +135,12 @@ class Authorizer:
             return rbac.ALL_RULES
         return tuple(chain.from_iterable(binding.rules or () for binding in self._bindings.of(user, namespace)))
 
+    def role_rules(self, reference: RoleRef, namespace: str) -> tuple[PolicyRule, ...] | None:
+        """Return the rules of the role that a binding of the namespace refers to; None if it does not exist."""
+        return self._bindings.role_rules(reference, namespace)
+
     def _cluster_role_rules(self, name: str) -> tuple[PolicyRule, ...] | None:
-        return self._bindings.role_rules(RoleRef(kind=ClusterRole.KIND, name=name), "")
+        return self.role_rules(RoleRef(kind=ClusterRole.KIND, name=name), "")
 
     def requester(self, user: User) -> Requester:
         """Return the user with access to what the user may do, for admission.
@@ -119,7 +151,7 @@ class Authorizer:
             user,
             is_allowed=lambda attributes: self.allows(user, attributes),
             rules_for=lambda namespace: () if scopes.is_limited(user) else self.rules_for(user, namespace),
-            role_rules=self._bindings.role_rules,
+            role_rules=self.role_rules,
         )
 
     def record_filter(self, user: User, resource: AnyResource) -> RecordFilter | None:

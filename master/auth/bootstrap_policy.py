@@ -11,6 +11,7 @@ from api.meta.selectors import LabelSelector
 from api.meta.types import ObjectMeta
 from master.auth.attributes import KUBELET_CLIENT_USER
 from master.auth.bootstrap_sccs import BOOTSTRAP_SCCS
+from master.resources.legacy_rbac import AUTHORIZATION_GROUP
 from master.resources.rbac import (
     RBAC_GROUP,
     AggregationRule,
@@ -184,25 +185,90 @@ _PROVISIONER = (
     _rule("watch", "core", "events"),
     _EVENTS,
 )
-_PROJECTS = "project.openshift.io"
+_PROJECTS, _USERS, _OAUTH = "project.openshift.io", "user.openshift.io", "oauth.openshift.io"
+_SELF_REVIEWS = (
+    _rule("create", AUTHORIZATION_GROUP, "selfsubjectrulesreviews"),
+    _rule("create", "authorization.k8s.io", "selfsubjectaccessreviews"),
+)
 _BASIC_USER = (
+    _rule("get", _USERS, "users", "~"),
     _rule("list", _PROJECTS, "projectrequests"),
     _rule("list watch", _PROJECTS, "projects"),
-    _rule("get list", RBAC_GROUP, "clusterroles"),
-    _rule(READ, "storage.k8s.io", "storageclasses"),
+    _rule("get list watch", f"{RBAC_GROUP} {AUTHORIZATION_GROUP}", "clusterroles"),
+    _rule("get list", "storage.k8s.io", "storageclasses"),
+    *_SELF_REVIEWS,
 )
+_SUDOER = (
+    _rule("impersonate", f"core {_USERS}", "users systemusers", "system:admin"),
+    _rule("impersonate", f"core {_USERS}", "groups systemgroups", "system:masters"),
+)
+_LOCAL_REVIEWS = "localresourceaccessreviews localsubjectaccessreviews subjectrulesreviews"
+_SCC_REVIEWS = "podsecuritypolicyreviews podsecuritypolicyselfsubjectreviews podsecuritypolicysubjectreviews"
+_OPENSHIFT_ADMIN = (
+    _rule("get delete patch update", _PROJECTS, "projects"),
+    _rule(f"{WRITE} {READ}", AUTHORIZATION_GROUP, "roles rolebindings"),
+    _rule("create", AUTHORIZATION_GROUP, _LOCAL_REVIEWS),
+    _rule(READ, AUTHORIZATION_GROUP, "rolebindingrestrictions"),
+    _rule("create", SECURITY_GROUP, _SCC_REVIEWS),
+)
+_CLUSTER_READER = (
+    _rule(READ, "core", "nodes nodes/status persistentvolumes persistentvolumes/status podtemplates services/status"),
+    _rule("get", "core", "nodes/metrics nodes/spec"),
+    _rule("get create", "core", "nodes/stats"),
+    _rule(READ, "core", SCC_PLURAL),
+    _rule(
+        READ,
+        "admissionregistration.k8s.io",
+        "mutatingadmissionpolicies mutatingadmissionpolicybindings mutatingwebhookconfigurations "
+        "validatingadmissionpolicies validatingadmissionpolicybindings validatingwebhookconfigurations",
+    ),
+    _rule(READ, "apiextensions.k8s.io", "customresourcedefinitions"),
+    _rule(READ, "apiregistration.k8s.io", "apiservices"),
+    _rule(READ, CERTIFICATES, "certificatesigningrequests certificatesigningrequests/status"),
+    _rule(READ, "events.k8s.io", "events"),
+    _rule(READ, "flowcontrol.apiserver.k8s.io", "flowschemas prioritylevelconfigurations"),
+    _rule(READ, "networking.k8s.io", "ingressclasses ipaddresses servicecidrs servicecidrs/status"),
+    _rule(READ, "node.k8s.io", "runtimeclasses"),
+    _rule(READ, "resource.k8s.io", "deviceclasses resourceclaims resourceclaimtemplates resourceslices"),
+    _rule(READ, "scheduling.k8s.io", "priorityclasses"),
+    _rule(
+        READ,
+        "storage.k8s.io",
+        "csidrivers csinodes csistoragecapacities storageclasses volumeattachments volumeattributesclasses",
+    ),
+    _rule(READ, f"{RBAC_GROUP} {AUTHORIZATION_GROUP}", "clusterroles clusterrolebindings roles rolebindings"),
+    _rule(READ, AUTHORIZATION_GROUP, "rolebindingrestrictions"),
+    _rule(READ, SECURITY_GROUP, SCC_PLURAL),
+    _rule(READ, _PROJECTS, "projects"),
+    _rule("list", _PROJECTS, "projectrequests"),
+    _rule(READ, "network.openshift.io", "clusternetworks egressnetworkpolicies hostsubnets netnamespaces"),
+    _rule(READ, "podlane.io", "nodequeries nodequeries/status podaddresses"),
+    _rule(READ, _USERS, "groups identities users"),
+    _rule(READ, _OAUTH, "oauthclientauthorizations"),
+    _rule(
+        "create",
+        AUTHORIZATION_GROUP,
+        f"{_LOCAL_REVIEWS} resourceaccessreviews selfsubjectrulesreviews subjectaccessreviews",
+    ),
+    _rule("create", "authorization.k8s.io", "selfsubjectaccessreviews selfsubjectrulesreviews subjectaccessreviews"),
+    _rule("create", "authorization.k8s.io", "localsubjectaccessreviews"),
+    _rule("create", "authentication.k8s.io", "tokenreviews"),
+    _rule("create", SECURITY_GROUP, _SCC_REVIEWS),
+    PolicyRule(verbs=("get",), non_resource_urls=("*",)),
+)
+_ROUTER = (
+    _rule("list watch", "core", "endpoints services"),
+    _rule("list watch", "discovery.k8s.io", "endpointslices"),
+    *_REVIEWS,
+)
+_DISCOVERY_PATHS = ("/version", "/version/", "/openapi", "/openapi/*", "/api", "/api/*", "/apis", "/apis/*", "/")
 
 _RULES: dict[str, tuple[PolicyRule, ...]] = {
     "cluster-admin": (
         _rule("*", "*", "*"),
         PolicyRule(verbs=("*",), non_resource_urls=("*",)),
     ),
-    "system:discovery": (
-        _non_resource_rule(
-            *(*_HEALTH, "/version", "/version/", "/"),
-            *("/openapi", "/openapi/*", "/api", "/api/*", "/apis", "/apis/*"),
-        ),
-    ),
+    "system:discovery": (_non_resource_rule(*_HEALTH, *_DISCOVERY_PATHS),),
     "system:monitoring": (_non_resource_rule("/metrics", *_HEALTH, *(f"{path}/*" for path in _HEALTH)),),
     "system:basic-user": (
         _rule("create", "authorization.k8s.io", "selfsubjectaccessreviews selfsubjectrulesreviews"),
@@ -221,7 +287,20 @@ _RULES: dict[str, tuple[PolicyRule, ...]] = {
     "system:kube-controller-manager": _CONTROLLER_MANAGER,
     "system:persistent-volume-provisioner": _PROVISIONER,
     "basic-user": _BASIC_USER,
+    "self-access-reviewer": _SELF_REVIEWS,
     "self-provisioner": (_rule("create", _PROJECTS, "projectrequests"),),
+    "cluster-status": (
+        _non_resource_rule(
+            *("/healthz", "/healthz/", "/.well-known", "/.well-known/oauth-authorization-server"), *_DISCOVERY_PATHS
+        ),
+    ),
+    "sudoer": _SUDOER,
+    "system:scope-impersonation": (
+        _rule("impersonate", "authentication.k8s.io", "userextras/scopes.authorization.openshift.io"),
+    ),
+    "system:oauth-token-deleter": (_rule("delete", _OAUTH, "oauthaccesstokens oauthauthorizetokens"),),
+    "system:openshift:useroauthaccesstoken-manager": (_rule("get list watch delete", _OAUTH, "useroauthaccesstokens"),),
+    "system:router": _ROUTER,
 }
 _SIGNERS = {
     "kube-apiserver-client-approver": CLIENT_SIGNER,
@@ -253,19 +332,32 @@ _AGGREGATING_ROLES: dict[str, tuple[str, tuple[PolicyRule, ...]]] = {
     "system:aggregate-to-edit": ("edit", _EDIT),
     "system:aggregate-to-view": ("view", _VIEW),
     "system:aggregated-metrics-reader": ("view", (_rule(READ, "metrics.k8s.io", "pods nodes"),)),
-    "system:openshift:aggregate-to-admin": ("admin", (_rule("get delete patch update", _PROJECTS, "projects"),)),
+    "system:openshift:aggregate-to-admin": ("admin", _OPENSHIFT_ADMIN),
     "system:openshift:aggregate-to-edit": ("edit", (_rule("get", _PROJECTS, "projects"),)),
     "system:openshift:aggregate-to-view": ("view", (_rule("get", _PROJECTS, "projects"),)),
+    "system:openshift:aggregate-to-cluster-reader": ("cluster-reader", _CLUSTER_READER),
 }
 """Role → the aggregated role that gets its rules, and these rules."""
 
-_AGGREGATED_ROLES = {"admin": "", "edit": "admin", "view": "edit"}
-"""Aggregated role → the aggregated role that gets its rules in turn: view is contained in edit, edit in admin."""
+_AGGREGATED_ROLES: dict[str, tuple[str, tuple[str, ...]]] = {
+    "admin": ("", ()),
+    "edit": ("admin", ()),
+    "view": ("edit", ()),
+    "cluster-reader": ("", ("view",)),
+}
+"""Aggregated role → the aggregated role that gets its rules in turn, and those whose parts it gets itself.
+
+view is contained in edit, and edit in admin.
+"""
 
 _BOOTSTRAPPERS = "Group system:bootstrappers"
 _AUTHENTICATED, _UNAUTHENTICATED = "Group system:authenticated", "Group system:unauthenticated"
+_OAUTH_AUTHENTICATED = "Group system:authenticated:oauth"
 _BINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "cluster-admin": ("cluster-admin", ("Group system:masters",)),
+    "cluster-admins": ("cluster-admin", ("Group system:cluster-admins", "User system:admin")),
+    "cluster-readers": ("cluster-reader", ("Group system:cluster-readers",)),
+    "cluster-status-binding": ("cluster-status", (_AUTHENTICATED,)),
     "system:discovery": ("system:discovery", (_AUTHENTICATED,)),
     "system:monitoring": ("system:monitoring", ("Group system:monitoring",)),
     "system:basic-user": ("system:basic-user", (_AUTHENTICATED,)),
@@ -284,8 +376,15 @@ _BINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "podlane:first-certificates": (f"{CERTIFICATES_ROLE}{_REQUESTS}:nodeclient", (_BOOTSTRAPPERS,)),
     "podlane:renewed-certificates": (f"{CERTIFICATES_ROLE}{_REQUESTS}:selfnodeclient", ("Group system:nodes",)),
     "basic-users": ("basic-user", (_AUTHENTICATED,)),
+    "self-access-reviewers": ("self-access-reviewer", (_AUTHENTICATED,)),
+    "system:scope-impersonation": ("system:scope-impersonation", (_AUTHENTICATED,)),
+    "system:oauth-token-deleters": ("system:oauth-token-deleter", (_AUTHENTICATED,)),
+    "system:openshift:useroauthaccesstoken-manager": (
+        "system:openshift:useroauthaccesstoken-manager",
+        (_OAUTH_AUTHENTICATED,),
+    ),
     f"{_SCC_ROLE}restricted-v2": (f"{_SCC_ROLE}restricted-v2", (_AUTHENTICATED,)),
-    "self-provisioners": ("self-provisioner", ("Group system:authenticated:oauth",)),
+    "self-provisioners": ("self-provisioner", (_OAUTH_AUTHENTICATED,)),
 }
 """Binding → its role and its subjects."""
 
@@ -299,8 +398,9 @@ def _meta(name: str, labels: dict[str, str]) -> ObjectMeta:
     return ObjectMeta(name=name, labels={**BOOTSTRAP_LABELS, **labels}, annotations={AUTO_UPDATE: "true"})
 
 
-def _aggregated_role(name: str, contained_in: str) -> ClusterRole:
-    rule = AggregationRule(cluster_role_selectors=(LabelSelector(match_labels=_aggregate(name)),))
+def _aggregated_role(name: str, contained_in: str, others: tuple[str, ...]) -> ClusterRole:
+    selectors = tuple(LabelSelector(match_labels=_aggregate(each)) for each in (name, *others))
+    rule = AggregationRule(cluster_role_selectors=selectors)
     return ClusterRole(metadata=_meta(name, _aggregate(contained_in)), aggregation_rule=rule)
 
 
@@ -317,7 +417,7 @@ def _binding(name: str, role: str, subjects: tuple[str, ...]) -> ClusterRoleBind
 
 ROLES = (
     *(ClusterRole(metadata=_meta(name, {}), rules=rules) for name, rules in _RULES.items()),
-    *(_aggregated_role(name, contained_in) for name, contained_in in _AGGREGATED_ROLES.items()),
+    *(_aggregated_role(name, *aggregation) for name, aggregation in _AGGREGATED_ROLES.items()),
     *(
         ClusterRole(metadata=_meta(name, _aggregate(contained_in)), rules=rules)
         for name, (contained_in, rules) in _AGGREGATING_ROLES.items()

@@ -44,6 +44,9 @@ class ReviewBackend:
     rules_for: Callable[[User, str], Iterable[PolicyRule]]
 
 
+MAX_GROUPS = 1000
+"""Groups of the user in a review."""
+
 SELF_REVIEWS = frozenset(("SelfSubjectReview", "SelfSubjectAccessReview", "SelfSubjectRulesReview"))
 """Reviews of the requester. Every authenticated user may create them."""
 
@@ -61,8 +64,15 @@ def review_problems(review: Object) -> list[FieldError]:
             problems.append(FieldError("spec.nonResourceAttributes", "given", "disallowed on this kind of request"))
         if review.KIND not in SELF_REVIEWS and not spec.user and not spec.groups:
             problems.append(FieldError("spec.user", '""', "at least one of user or group must be specified", MISSING))
+        if len(spec.groups) > MAX_GROUPS:
+            problems.append(too_many_groups("spec.groups", spec.groups))
         return problems
     return []
+
+
+def too_many_groups(path: str, groups: tuple[str, ...]) -> FieldError:
+    """Return the error of a review with more than MAX_GROUPS groups."""
+    return FieldError(path, f"{len(groups)} groups", f"at most {MAX_GROUPS} are accepted")
 
 
 def answer_review(review: Object, requester: User, backend: ReviewBackend) -> Object:

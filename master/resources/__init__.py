@@ -14,6 +14,13 @@ from master.resources.disruption_budgets import POD_DISRUPTION_BUDGETS, POD_DISR
 from master.resources.events import EVENTS, EVENTS_V1
 from master.resources.ingresses import INGRESS_CLASSES, INGRESSES
 from master.resources.jobs import JOBS
+from master.resources.legacy_rbac import (
+    LEGACY_CLUSTER_ROLE_BINDINGS,
+    LEGACY_CLUSTER_ROLES,
+    LEGACY_ROLE_BINDINGS,
+    LEGACY_ROLES,
+    ROLE_BINDING_RESTRICTIONS,
+)
 from master.resources.namespaces import NAMESPACES, PROJECTS
 from master.resources.network_policies import EGRESS_NETWORK_POLICIES, NETWORK_POLICIES
 from master.resources.nodes import LEASES, NODE_QUERIES, NODES, RUNTIME_CLASSES
@@ -83,6 +90,11 @@ BUILTIN: tuple[AnyResource, ...] = (
     CLUSTER_ROLES,
     ROLE_BINDINGS,
     CLUSTER_ROLE_BINDINGS,
+    LEGACY_ROLES,
+    LEGACY_CLUSTER_ROLES,
+    LEGACY_ROLE_BINDINGS,
+    LEGACY_CLUSTER_ROLE_BINDINGS,
+    ROLE_BINDING_RESTRICTIONS,
     SECURITY_CONTEXT_CONSTRAINTS,
     LEGACY_SECURITY_CONTEXT_CONSTRAINTS,
     USERS,

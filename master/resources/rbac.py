@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 import msgspec
@@ -99,7 +99,24 @@ class ClusterRoleBinding(Object, frozen=True):
     role_ref: Annotated[RoleRef, ATOMIC] = RoleRef()
 
 
+MAX_COMBINATIONS = 10_000
+"""Combinations of verb, API group, resource and name in the rules of a role. The escalation check expands them."""
+
+
+def combinations(rules: Iterable[PolicyRule]) -> int:
+    """Return the number of combinations of verb, API group, resource and name, and of verb and path, in rules."""
+    return sum(
+        len(rule.verbs)
+        * (len(rule.api_groups) * len(rule.resources) * max(1, len(rule.resource_names)) + len(rule.non_resource_urls))
+        for rule in rules
+    )
+
+
 def _validate_role(role: Role | ClusterRole) -> Iterator[FieldError]:
+    count = combinations(role.rules)
+    if count > MAX_COMBINATIONS:
+        reason = f"at most {MAX_COMBINATIONS} combinations of verb, API group, resource and name are accepted"
+        yield FieldError("rules", f"{count} combinations", reason)
     for number, rule in enumerate(role.rules):
         path = f"rules[{number}]"
         if not rule.verbs:

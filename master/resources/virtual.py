@@ -15,6 +15,15 @@ from api.core.auth import (
 )
 from api.meta.types import Object
 from master.resources import namespaces
+from master.resources.legacy_rbac import AUTHORIZATION_GROUP
+from master.resources.legacy_reviews import (
+    LegacyLocalSubjectAccessReview,
+    LegacySelfSubjectRulesReview,
+    LegacySubjectAccessReview,
+    LocalResourceAccessReview,
+    ResourceAccessReview,
+    SubjectRulesReview,
+)
 from master.resources.security_context_constraints import SECURITY_GROUP
 from master.resources.security_reviews import (
     PodSecurityPolicyReview,
@@ -31,6 +40,12 @@ REVIEW_KINDS: Mapping[tuple[str, str], type[Object]] = {
     (AUTHORIZATION, "selfsubjectrulesreviews"): SelfSubjectRulesReview,
     (AUTHORIZATION, "subjectaccessreviews"): SubjectAccessReview,
     (AUTHORIZATION, "localsubjectaccessreviews"): LocalSubjectAccessReview,
+    (AUTHORIZATION_GROUP, "subjectaccessreviews"): LegacySubjectAccessReview,
+    (AUTHORIZATION_GROUP, "localsubjectaccessreviews"): LegacyLocalSubjectAccessReview,
+    (AUTHORIZATION_GROUP, "resourceaccessreviews"): ResourceAccessReview,
+    (AUTHORIZATION_GROUP, "localresourceaccessreviews"): LocalResourceAccessReview,
+    (AUTHORIZATION_GROUP, "selfsubjectrulesreviews"): LegacySelfSubjectRulesReview,
+    (AUTHORIZATION_GROUP, "subjectrulesreviews"): SubjectRulesReview,
     (SECURITY_GROUP, "podsecuritypolicyselfsubjectreviews"): PodSecurityPolicySelfSubjectReview,
     (SECURITY_GROUP, "podsecuritypolicysubjectreviews"): PodSecurityPolicySubjectReview,
     (SECURITY_GROUP, "podsecuritypolicyreviews"): PodSecurityPolicyReview,
@@ -60,7 +75,7 @@ VIRTUAL_RESOURCES: dict[str, tuple[VirtualResource, ...]] = {
             for (of, plural), kind in REVIEW_KINDS.items()
             if of == group
         )
-        for group in (AUTHENTICATION, AUTHORIZATION, SECURITY_GROUP)
+        for group in (AUTHENTICATION, AUTHORIZATION, AUTHORIZATION_GROUP, SECURITY_GROUP)
     },
 }
 """By group; all of version v1."""

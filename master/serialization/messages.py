@@ -72,7 +72,8 @@ def message_of(version: str, kind: str) -> str:
 
 @cache
 def _resource_types() -> Mapping[tuple[str, str], type]:
-    return {(resource.type.API_VERSION, resource.kind): resource.type for resource in SERVED}
+    types = (*(resource.type for resource in SERVED), *REVIEW_KINDS.values())
+    return {(of.API_VERSION, of.KIND): of for of in types}
 
 
 @cache

@@ -174,6 +174,7 @@ _FORMS: Mapping[str, Callable[[Any], Any]] = {
     "Quantity": lambda message: message.string,
     "IntOrString": lambda message: message.strVal if message.type else message.intVal,
     "ExtraValue": lambda message: list(message.items),
+    "OptionalNames": lambda message: list(message.items),
     "RawExtension": _raw,
     "FieldsV1": _raw,
 }

@@ -43,10 +43,10 @@ Document = dict[str, Any]
 def _groups() -> dict[str, dict[str, list[AnyResource]]]:
     """Return group → version → resources.
 
-    The core group is first. The preferred version of a group is its first: that of the group's first resource.
+    The preferred version of a group is its first: that of the group's first resource.
     """
     by_group: dict[str, dict[str, list[AnyResource]]] = {}
-    for resource in sorted(SERVED, key=lambda resource: resource.group):
+    for resource in SERVED:
         by_group.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)
     return {
         group: {version: sorted(kinds, key=lambda resource: resource.plural) for version, kinds in versions.items()}
@@ -55,9 +55,12 @@ def _groups() -> dict[str, dict[str, list[AnyResource]]]:
 
 
 def _names() -> tuple[str, ...]:
-    """Return the names of all groups; groups with stored resources are first."""
-    known = _groups()
-    return (*known, *(name for name in VIRTUAL_RESOURCES if name not in known))
+    """Return the names of all groups: the core first, and the groups of OpenShift last.
+
+    kubectl resolves the name of a resource without a group to the first group that has it: `roles` are those of
+    rbac.authorization.k8s.io, not of authorization.openshift.io.
+    """
+    return tuple(sorted({*_groups(), *VIRTUAL_RESOURCES}, key=lambda name: (name.endswith(".openshift.io"), name)))
 
 
 def _subresources(resource: AnyResource) -> list[tuple[str, Document, list[str]]]:

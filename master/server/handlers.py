@@ -16,6 +16,7 @@ from master.auth.attributes import User
 from master.auth.authentication import Authenticator
 from master.auth.authorization import Authorizer
 from master.auth.service_account_tokens import TokenSigner
+from master.registry.legacy_reviews import LEGACY_REVIEWS, LegacyReviews
 from master.registry.metrics import MetricsReader
 from master.registry.projects import ProjectRequests
 from master.registry.registry import Registry
@@ -57,6 +58,7 @@ class Handlers:
         project_requests: ProjectRequests,
         security_reviews: SecurityReviews,
         users: Users,
+        legacy_reviews: LegacyReviews,
         subresource_handlers: Mapping[tuple[str, str], SubresourceHandler],
         streams: PodStreams,
         watches: watch.WatchHandler,
@@ -74,6 +76,7 @@ class Handlers:
         self._project_requests = project_requests
         self._security_reviews = security_reviews
         self._users = users
+        self._legacy_reviews = legacy_reviews
         self._subresource_handlers = subresource_handlers
         self._streams = streams
         self._watches = watches
@@ -187,13 +190,15 @@ class Handlers:
         review = reviews.decode_review(route.kind, document, route.namespace)
         if route.kind in SECURITY_REVIEWS:
             answer = self._security_reviews.answer(review, user, route.namespace)
+        elif route.kind in LEGACY_REVIEWS:
+            answer = await self._legacy_reviews.answer(review, user, route.namespace)
         else:
             backend = reviews.ReviewBackend(
                 self._authenticator.review_token, self._authorizer.decide_review, self._authorizer.rules_for
             )
             answer = reviews.answer_review(review, user, backend)
         return nonresource.json_response(
-            msgspec.structs.replace(answer, api_version=route.kind.API_VERSION, kind=route.kind.KIND), 201
+            msgspec.structs.replace(answer, api_version=answer.API_VERSION, kind=answer.KIND), 201
         )
 
     async def project_request(self, http: web.Request, user: User) -> web.StreamResponse:

@@ -27,6 +27,7 @@ from master.oauth.server import OAuthServer
 from master.oauth.session import SessionSealer
 from master.registry import projects
 from master.registry.creation import ObjectCreation
+from master.registry.legacy_reviews import LegacyReviews
 from master.registry.metrics import MetricsReader
 from master.registry.pods import PodActions
 from master.registry.projects import ProjectRequests
@@ -125,6 +126,7 @@ class Server:
             project_requests=ProjectRequests(store, parts.creation),
             security_reviews=SecurityReviews(store, parts.authorizer.allows),
             users=Users(store, clock),
+            legacy_reviews=LegacyReviews(store, parts.authorizer),
             subresource_handlers={
                 ("Pod", "binding"): pods.bind,
                 ("Pod", "eviction"): pods.evict,

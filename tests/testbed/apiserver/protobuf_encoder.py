@@ -86,6 +86,10 @@ def _number_or_text(message: Any, value: int | str) -> None:
         message.type, message.strVal = 1, value
 
 
+def _items(message: Any, value: list[str]) -> None:
+    message.items.extend(value)
+
+
 def _raw(message: Any, value: Any) -> None:
     message.raw = json.dumps(value).encode()
 
@@ -95,5 +99,6 @@ _FORMS: Mapping[str, Callable[[Any, Any], None]] = {
     "MicroTime": _time,
     "Quantity": _quantity,
     "IntOrString": _number_or_text,
+    "OptionalNames": _items,
     "RawExtension": _raw,
 }

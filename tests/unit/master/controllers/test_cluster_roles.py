@@ -164,6 +164,16 @@ def test_role_may_grant_only_its_writers_permissions() -> None:
         rbac.check_escalation(ROLE, role(SECRETS), None, giver(changed))
 
 
+def test_escalation_check_has_a_limit() -> None:
+    """A user with many rules could hold the master with one request."""
+    many = tuple(f"x{number}" for number in range(100))
+    held = tuple(PolicyRule(verbs=("get",), api_groups=("",), resources=(name,)) for name in many)
+    wide = PolicyRule(verbs=many, api_groups=many, resources=("pods",))
+    with pytest.raises(StatusError, match="too many rules to compare"):
+        rbac.check_escalation(ROLE, role(wide), None, giver(held=held))
+    rbac.check_escalation(ROLE, role(wide), None, giver(held=(*held, *ALL_RULES)))
+
+
 def test_aggregation_rule_needs_full_permissions() -> None:
     for new, old in ((role(gathers=True), None), (role(), role(gathers=True))):
         with pytest.raises(StatusError, match="must have cluster-admin privileges to use the aggregationRule"):
