@@ -27,6 +27,7 @@ from master.controllers.network import kubernetes_service
 from master.controllers.runtime import ControllerRuntime
 from master.dns import DNSServer
 from master.registry.creation import ObjectCreation
+from master.registry.projects import load_policy
 from master.resources.scheme import STORED_TYPES
 from master.server.auditing import Auditor
 from master.server.proxy import kubelet_client
@@ -101,6 +102,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
     kubelet_tls = await asyncio.to_thread(
         _kubelet_tls, authority, pki_directory, verify=config.verify_node_certificates
     )
+    project_requests = await asyncio.to_thread(load_policy, config)
     storage = await SQLiteStorage.open(
         Path(config.state_dir, "store.db"), {**STORED_TYPES, ALLOCATOR_CURSORS: AllocatorCursor}
     )
@@ -123,6 +125,8 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 max_terminated_pods=config.finished_pods,
                 authorize=authorizer.allows,
                 issue_certificate=lambda csr: _issue_certificate(authority, csr, config.certificate_seconds),
+                uses_sccs=config.security_context_constraints,
+                self_provisioning=config.self_provisioning,
             )
         )
         kubelet_client = KubeletClient(
@@ -138,6 +142,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 not_ready_reason=lambda: "" if runtime.started.is_set() else "starting",
                 address=config.advertise_address,
                 nodes=kubelet_client,
+                project_requests=project_requests,
                 auditor=Auditor(audit_log, await asyncio.to_thread(_audit_policy, config), _now),
             )
         )

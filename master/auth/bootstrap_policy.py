@@ -262,6 +262,9 @@ _AGGREGATING_ROLES: dict[str, tuple[str, tuple[PolicyRule, ...]]] = {
 _AGGREGATED_ROLES = {"admin": "", "edit": "admin", "view": "edit"}
 """Aggregated role → the aggregated role that gets its rules in turn: view is contained in edit, edit in admin."""
 
+SELF_PROVISIONERS = "self-provisioners"
+"""The binding whose subjects the setting selfProvisioning decides."""
+
 _BOOTSTRAPPERS = "Group system:bootstrappers"
 _AUTHENTICATED, _UNAUTHENTICATED = "Group system:authenticated", "Group system:unauthenticated"
 _BINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -285,7 +288,7 @@ _BINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "podlane:renewed-certificates": (f"{CERTIFICATES_ROLE}{_REQUESTS}:selfnodeclient", ("Group system:nodes",)),
     "basic-users": ("basic-user", (_AUTHENTICATED,)),
     f"{_SCC_ROLE}restricted-v2": (f"{_SCC_ROLE}restricted-v2", (_AUTHENTICATED,)),
-    "self-provisioners": ("self-provisioner", ("Group system:authenticated:oauth",)),
+    SELF_PROVISIONERS: ("self-provisioner", ("Group system:authenticated:oauth",)),
 }
 """Binding → its role and its subjects."""
 

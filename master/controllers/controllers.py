@@ -27,6 +27,8 @@ from master.controllers.network.kubernetes_service import sync_kubernetes_servic
 from master.controllers.nodes.lifecycle import NodeLifecycle
 from master.controllers.nodes.taints import sync_pod_readiness, sync_taints
 from master.controllers.persistent_volumes import sync_claims
+from master.controllers.pod_security_labels import CONTROLLER_NAME as POD_SECURITY_LABELS
+from master.controllers.pod_security_labels import OBSERVED_KINDS, PodSecurityLabels
 from master.controllers.resource_quotas import sync_quotas
 from master.controllers.scheduling.scheduler import sync_scheduler
 from master.controllers.service_accounts import sync_default_objects, sync_token_secrets
@@ -174,6 +176,7 @@ STATELESS_CONTROLLERS = (
 def controllers(context: ControllerContext) -> tuple[Controller, ...]:
     """Return all controllers. Those that keep state between passes begin without any."""
     node_lifecycle, endpoint_queue = NodeLifecycle(context.node_grace_seconds), EndpointQueue()
+    pod_security_labels = PodSecurityLabels(uses_sccs=context.uses_sccs)
     return (
         *STATELESS_CONTROLLERS,
         Controller(
@@ -181,6 +184,14 @@ def controllers(context: ControllerContext) -> tuple[Controller, ...]:
             resources_of(*ENDPOINT_KINDS),
             endpoint_queue.reconcile,
             observe=endpoint_queue.observe,
+        ),
+        Controller(
+            POD_SECURITY_LABELS,
+            resources_of(*OBSERVED_KINDS),
+            pod_security_labels.reconcile,
+            observe=pod_security_labels.observe,
+            event_filter=lambda event: pod_security_labels.has_pending(),
+            has_pending=pod_security_labels.has_pending,
         ),
         Controller("node-lifecycle-controller", resources_of("Node"), node_lifecycle.reconcile, node_lifecycle.resync),
     )
