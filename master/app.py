@@ -110,7 +110,8 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
     authorize = authorizer.allows if config.security_context_constraints else None
     if authorize is None:
         log.warning("security context constraints are off: whoever may create a pod in a project can own its node")
-    creation = ObjectCreation(AdmissionChain(admission_plugins(network.services, authorize)), _now, ca_certificate)
+    chain = AdmissionChain(admission_plugins(network.services, authorize))
+    creation = ObjectCreation(chain, _now, ca_certificate, authorize)
     try:
         runtime = ControllerRuntime(
             ControllerContext(

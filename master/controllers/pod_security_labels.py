@@ -1,32 +1,23 @@
 """Pod Security labels of namespaces: the level that the SCCs of a namespace's service accounts amount to. Pure.
 
-Source: the label synchronization of OpenShift's cluster-policy-controller. The labels of the modes warn and audit are
-written as by a server-side apply, so labels of other field managers stay. Only namespaces that events concern are
-reconciled, in passes of bounded work.
+Source: the label synchronization of OpenShift's cluster-policy-controller. A new namespace has its labels from the
+beginning (`master/registry/creation.py`). This controller follows changes of roles, bindings, SCCs and labels. Only
+namespaces that events concern are reconciled, in passes of bounded work.
 """
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
-
 from api.core.node import Namespace
-from master.admission.pod_security.checks import PRIVILEGED
-from master.admission.pod_security.policy import AUDIT, ENFORCE, MODES, PREFIX, WARN
-from master.admission.pod_security.scc_level import least_restrictive, scc_level
-from master.admission.scc.namespace_ranges import BadNamespaceRanges, parse_ranges
 from master.auth.attributes import AUTHENTICATED, SERVICE_ACCOUNT_USER_PREFIX, service_account_groups
 from master.auth.rbac import subject_key
 from master.controllers.actions import Action, Failed, Update, isolate_errors
 from master.controllers.context import Lister
-from master.registry.managed_fields import APPLY, FieldManager, apply, managers_in, with_managed_fields
+from master.registry.pod_security_labels import namespace_level, with_level
 from master.resources.configuration import ServiceAccount
-from master.resources.metadata import format_time, with_metadata
-from master.resources.namespaces import NAMESPACES, SYSTEM_NAMESPACES
 from master.resources.rbac import (
     ClusterRole,
     ClusterRoleBinding,
@@ -42,92 +33,6 @@ from master.resources.security_context_constraints import (
     SecurityContextConstraints,
 )
 from master.storage.interface import WatchEvent
-
-CONTROLLER_NAME = "pod-security-admission-label-synchronization-controller"
-"""The controller, and its field manager."""
-
-PRIVILEGED_FIELD_MANAGER = "privileged-namespaces-psa-label-syncer"
-PRIVILEGED_NAMESPACES = frozenset(("default", "kube-public", "kube-system"))
-"""Namespaces whose labels are always privileged, for all modes."""
-
-EXEMPT_NAMESPACES = frozenset((*SYSTEM_NAMESPACES, "openshift"))
-"""Namespaces whose labels do not follow SCCs."""
-
-SYNC_LABEL = "security.openshift.io/scc.podSecurityLabelSync"
-"""With the value false, the labels of the namespace are left alone; with true, also those of others are replaced."""
-
-LEVEL_ANNOTATION = "security.openshift.io/MinimallySufficientPodSecurityStandard"
-
-SYNCHRONIZED_MODES = (WARN, AUDIT)
-ALL_LABELS = tuple(f"{PREFIX}{mode}{suffix}" for mode in MODES for suffix in ("", "-version"))
-
-
-# --- labels of one namespace ------------------------------------------------------------------------------------------
-
-
-def with_level(namespace: Namespace, level: str, now: datetime.datetime) -> Namespace:
-    """Return a namespace with the labels of a level, except labels that other field managers own.
-
-    It is unchanged if its labels do not follow SCCs.
-    """
-    wanted = {
-        key: value
-        for mode in SYNCHRONIZED_MODES
-        for key, value in ((f"{PREFIX}{mode}", level), (f"{PREFIX}{mode}-version", "latest"))
-    }
-    meta = namespace.metadata
-    if meta.annotations.get(LEVEL_ANNOTATION) == level and wanted.items() <= meta.labels.items():
-        return namespace
-    sync = meta.labels.get(SYNC_LABEL)
-    if meta.name in EXEMPT_NAMESPACES or sync == "false" or (meta.name.startswith("openshift-") and sync != "true"):
-        return namespace
-    if sync != "true":
-        foreign = _foreign_labels(namespace)
-        if foreign.issuperset(ALL_LABELS):
-            return namespace
-        wanted = {key: value for key, value in wanted.items() if key not in foreign}
-    if meta.annotations.get(LEVEL_ANNOTATION) == level and wanted.items() <= meta.labels.items():
-        return namespace
-    return _applied(namespace, CONTROLLER_NAME, wanted, {LEVEL_ANNOTATION: level}, now)
-
-
-def with_privileged_labels(namespace: Namespace, now: datetime.datetime) -> Namespace:
-    """Return a system namespace with the level privileged for all modes."""
-    wanted = {f"{PREFIX}{mode}": PRIVILEGED for mode in (ENFORCE, WARN, AUDIT)}
-    if wanted.items() <= namespace.metadata.labels.items():
-        return namespace
-    return _applied(namespace, PRIVILEGED_FIELD_MANAGER, wanted, {}, now)
-
-
-def _foreign_labels(namespace: Namespace) -> frozenset[str]:
-    """Return the Pod Security labels that other field managers own. Without a record, all are theirs."""
-    labels = namespace.metadata.labels
-    managers = managers_in({"metadata": {"managedFields": namespace.metadata.managed_fields}})
-    if not managers:
-        return frozenset(labels)
-    others = [manager.fields for manager in managers if manager.manager != CONTROLLER_NAME]
-    paths = {key: ("f:metadata", "f:labels", f"f:{key}") for key in ALL_LABELS if key in labels}
-    return frozenset(key for key, path in paths.items() if any(path in fields for fields in others))
-
-
-def _applied(
-    namespace: Namespace,
-    manager: str,
-    labels: Mapping[str, str],
-    annotations: Mapping[str, str],
-    now: datetime.datetime,
-) -> Namespace:
-    """Return the namespace after a forced server-side apply of labels and annotations."""
-    live = msgspec.to_builtins(namespace)
-    body = {"metadata": {"labels": {**labels}, "annotations": {**annotations}}}
-    if not annotations:
-        del body["metadata"]["annotations"]
-    field_manager = FieldManager(manager, APPLY, "", namespace.API_VERSION, format_time(now), frozenset())
-    result = apply(live, body, NAMESPACES.merge_schema, managers_in(live), field_manager)
-    meta = result.document["metadata"]
-    changed = with_metadata(namespace, labels=meta.get("labels", {}), annotations=meta.get("annotations", {}))
-    return with_managed_fields(changed, result.managers)  # type: ignore[no-any-return]
-
 
 # --- SCCs that service accounts may use -------------------------------------------------------------------------------
 
@@ -234,16 +139,6 @@ def usable_sccs(
                 names |= more
                 break
     return names
-
-
-def namespace_level(namespace: Namespace, names: SCCNames, sccs: Iterable[SecurityContextConstraints]) -> str | None:
-    """Return the level of a namespace whose service accounts may use these SCCs; None if it cannot be known."""
-    try:
-        uids = parse_ranges(namespace.metadata.annotations).uids
-    except BadNamespaceRanges:
-        return None
-    usable = [scc for scc in sccs if scc.metadata.name in names or ANY in names]
-    return least_restrictive(scc_level(scc, uids) for scc in usable) if usable else None
 
 
 # --- the controller ---------------------------------------------------------------------------------------------------
@@ -384,10 +279,8 @@ class PodSecurityLabels:
         lister: Lister,
     ) -> Iterator[Update]:
         name = namespace.metadata.name
-        after: Namespace = namespace
-        if name in PRIVILEGED_NAMESPACES:
-            after = with_privileged_labels(namespace, lister.now)
-        elif self._uses_sccs:
+        level = None
+        if self._uses_sccs:
             usable = usable_sccs(
                 name,
                 self._access,
@@ -397,6 +290,6 @@ class PodSecurityLabels:
             )
             self._usable[name] = usable
             level = namespace_level(namespace, usable, sccs)
-            after = namespace if level is None else with_level(namespace, level, lister.now)
+        after = with_level(namespace, level, lister.now)
         if after is not namespace:
             yield Update(after, namespace)

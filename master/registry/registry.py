@@ -194,7 +194,7 @@ class Registry:
                 warn=warnings.append,
                 annotate=request.annotate,
             )
-            new = managed_fields.with_managed_fields(created, managers)
+            new = managed_fields.with_creators(created, managers)
             check_size(new)
 
         def respond(stored: tuple[Any, ...]) -> Response:

@@ -23,7 +23,9 @@ from master.admission.chain import AdmissionChain
 from master.audit.policy import DEFAULT_POLICY
 from master.auth import pki, service_account_tokens
 from master.auth.authorization import Authorizer
+from master.config import MasterConfig
 from master.registry.creation import ObjectCreation
+from master.registry.projects import load_policy
 from master.resources.scheme import STORED_TYPES
 from master.server.auditing import Auditor
 from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES
@@ -122,6 +124,7 @@ async def own_server(
             not_ready_reason=str,
             address="127.0.0.1",
             nodes=nodes,
+            project_requests=load_policy(MasterConfig()),
             auditor=Auditor(None, DEFAULT_POLICY, lambda: now),
         ),
         limits,

@@ -20,18 +20,9 @@ from master.auth.bootstrap_policy import BINDINGS, ROLES
 from master.auth.bootstrap_sccs import BOOTSTRAP_SCCS
 from master.controllers.actions import Failed, Update
 from master.controllers.context import Lister
-from master.controllers.pod_security_labels import (
-    ALL_LABELS,
-    CONTROLLER_NAME,
-    LEVEL_ANNOTATION,
-    MAX_WORK,
-    SYNC_LABEL,
-    UPDATE_WORK,
-    PodSecurityLabels,
-    with_level,
-    with_privileged_labels,
-)
+from master.controllers.pod_security_labels import MAX_WORK, UPDATE_WORK, PodSecurityLabels
 from master.registry.managed_fields import APPLY, UPDATE, FieldManager, managers_in, track_update, with_managed_fields
+from master.registry.pod_security_labels import CONTROLLER_NAME, LEVEL_ANNOTATION, SYNC_LABEL, with_level
 from master.resources.configuration import ServiceAccount
 from master.resources.metadata import with_metadata
 from master.resources.namespaces import NAMESPACES
@@ -144,22 +135,22 @@ def test_opting_out_and_in() -> None:
         before = namespace(name, annotations=RANGES, labels=dict(labels))
         return with_level(before, "baseline", NOW) is not before
 
-    mine = dict.fromkeys(ALL_LABELS[::2], "privileged") | dict.fromkeys(ALL_LABELS[1::2], "latest")
+    mine = labels_of("privileged")
     assert synchronized("red", {})
     assert not synchronized("red", {SYNC_LABEL: "false"})
     assert not synchronized("red", mine)
     assert synchronized("red", {**mine, SYNC_LABEL: "true"})
     assert not synchronized("openshift-logging", {})
     assert synchronized("openshift-logging", {SYNC_LABEL: "true"})
-    for name in ("default", "kube-system", "kube-public", "kube-node-lease", "openshift"):
+    for name in ("kube-node-lease", "openshift"):
         assert not synchronized(name, {SYNC_LABEL: "true"})
 
 
 def test_system_namespaces_are_privileged_whatever_users_set() -> None:
     system = with_metadata(namespace("kube-system"), labels={ENFORCE: "restricted", "a": "b"})
-    forced = with_privileged_labels(system, NOW)
+    forced = with_level(system, "restricted", NOW)
     assert forced.metadata.labels == {**dict.fromkeys((ENFORCE, WARN, AUDIT), "privileged"), "a": "b"}
-    assert with_privileged_labels(forced, NOW) is forced
+    assert with_level(forced, None, NOW) is forced
 
 
 # --- the controller ---------------------------------------------------------------------------------------------------
