@@ -208,8 +208,9 @@ def role(name: str) -> dict[str, Any]:
 
 async def test_project_watch_follows_rights(server: ApiServer, kubectl: Kubectl, tmp_path: Path) -> None:
     async def write(method: str, path: str, body: Any = None) -> None:
-        patch = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
-        async with root.request(method, path, data=json.dumps(body), headers=patch) as answer:
+        media_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        data = None if body is None else json.dumps(body)
+        async with root.request(method, path, data=data, headers={"Content-Type": media_type}) as answer:
             assert answer.status < 300, await answer.text()
 
     def label(team: str) -> dict[str, Any]:

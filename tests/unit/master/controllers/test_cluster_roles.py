@@ -96,7 +96,7 @@ def test_role_with_autoupdate_false_is_not_changed() -> None:
 
 
 def test_self_provisioning_decides_the_default_subject_of_its_binding() -> None:
-    name, eve = "self-provisioners", Subject(kind="User", api_group=rbac.RBAC_GROUP, name="eve")
+    name, eve = "self-provisioners", Subject(kind="User", api_group="rbac.authorization.k8s.io", name="eve")
     on = FIRST_BINDINGS[name]
     assert [subject.name for subject in on.subjects] == ["system:authenticated:oauth"]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -385,6 +385,7 @@ GRANTS = st.sampled_from([ANYUID, PRIVILEGED_SCC, "system:openshift:scc:nonroot"
 CHANGES = st.lists(st.tuples(st.sampled_from("abc"), GRANTS, st.booleans()), max_size=8)
 
 
+@settings(max_examples=30)
 @given(CHANGES)
 def test_events_lead_to_the_same_labels_as_a_fresh_start(changes: list[tuple[str, str, bool]]) -> None:
     objects = [obj for name in "abc" for obj in project(name)]
