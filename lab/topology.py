@@ -197,6 +197,7 @@ def master_process(lab: Lab) -> Process:
             f"--plugin={lab.plugin}",
             f"--external-ip-network-cidrs=[{EXTERNAL_IP_NETWORK}]",
             "--verify-node-certificates=true",
+            "--self-provisioning=true",
         ),
         pid_file=state / "master.pid",
         log_file=state / "master.log",

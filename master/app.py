@@ -31,6 +31,7 @@ from master.controllers.runtime import ControllerRuntime
 from master.dns import DNSServer
 from master.oauth.session import SessionSealer, load_session_key
 from master.registry.creation import ObjectCreation
+from master.registry.projects import load_policy
 from master.resources.scheme import STORED_TYPES
 from master.server.auditing import Auditor
 from master.server.proxy import kubelet_client
@@ -113,6 +114,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
     kubelet_tls = await asyncio.to_thread(
         _kubelet_tls, authority, pki_directory, verify=config.verify_node_certificates
     )
+    project_requests = await asyncio.to_thread(load_policy, config)
     storage = await SQLiteStorage.open(
         Path(config.state_dir, "store.db"), {**STORED_TYPES, ALLOCATOR_CURSORS: AllocatorCursor}
     )
@@ -128,7 +130,8 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
     authorize = authorizer.allows if config.security_context_constraints else None
     if authorize is None:
         log.warning("security context constraints are off: whoever may create a pod in a project can own its node")
-    creation = ObjectCreation(AdmissionChain(admission_plugins(network.services, authorize)), _now, ca_certificate)
+    chain = AdmissionChain(admission_plugins(network.services, authorize))
+    creation = ObjectCreation(chain, _now, ca_certificate, authorize)
     try:
         runtime = ControllerRuntime(
             ControllerContext(
@@ -144,6 +147,8 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 max_terminated_pods=config.finished_pods,
                 authorize=authorizer.allows,
                 issue_certificate=lambda csr: _issue_certificate(authority, csr, config.certificate_seconds),
+                uses_sccs=config.security_context_constraints,
+                self_provisioning=config.self_provisioning,
             )
         )
         kubelet_client = KubeletClient(
@@ -163,6 +168,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 address=config.advertise_address,
                 public_url=public_url,
                 nodes=kubelet_client,
+                project_requests=project_requests,
                 auditor=Auditor(audit_log, await asyncio.to_thread(_audit_policy, config), _now),
             )
         )

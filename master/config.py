@@ -125,6 +125,27 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
             "challenge, login, mappingMethod, provider}; empty: nobody logs in with a password"
         ),
     ] = ()
+    self_provisioning: Annotated[
+        bool,
+        msgspec.Meta(
+            description="whether users who have logged in by OAuth may request projects: the master keeps the group "
+            "system:authenticated:oauth in the ClusterRoleBinding self-provisioners, or out of it"
+        ),
+    ] = False
+    project_request_template: Annotated[
+        str,
+        msgspec.Meta(
+            description="file with the Template of requested projects; empty: the project, the role admin for its "
+            "requester, and a LimitRange"
+        ),
+    ] = ""
+    project_request_message: Annotated[
+        str, msgspec.Meta(description="answer to users who may not request projects; empty: the one of OpenShift")
+    ] = ""
+    max_projects_per_user: Annotated[
+        Annotated[int, msgspec.Meta(ge=0)] | None,
+        msgspec.Meta(description="projects that a user may have requested; unset: any number"),
+    ] = None
     audit_log_path: Annotated[
         str,
         msgspec.Meta(description="file of audit events; empty: audit/audit.log in stateDir; none: no audit log"),

@@ -31,23 +31,29 @@ def bool_param(query: Mapping[str, str], name: str) -> bool:
     raise errors.bad_request(f"parameter {name} is {text!r}; true and false are accepted")
 
 
+NameFilter = Callable[[str], bool]
+"""Return whether the user may get the object of that name."""
+
 RecordFilter = Callable[[Record], bool]
-"""Return whether the user may see a revision of an object."""
+"""Return whether the user is the owner of an object that only its owner sees."""
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The objects that a list or watch selects. Without `record_filter` the user may get all of them."""
+    """The objects that a list or watch selects. Without a filter the user may get all of them."""
 
     resource: AnyResource
     namespace: str
     labels: Selector
     fields: Selector
+    name_filter: NameFilter | None = None
     record_filter: RecordFilter | None = None
 
     def matches(self, record: Record | None) -> bool:
         """Return whether this revision of an object is selected."""
         if record is None or (self.namespace and record.key.namespace != self.namespace):
+            return False
+        if self.name_filter is not None and not self.name_filter(record.key.name):
             return False
         if self.record_filter is not None and not self.record_filter(record):
             return False
@@ -58,11 +64,15 @@ class Selection:
     @property
     def selects_all(self) -> bool:
         """Return whether there is no selector and no filter."""
-        return self.record_filter is None and not self.labels.requirements and not self.fields.requirements
+        has_filter = self.name_filter is not None or self.record_filter is not None
+        return not has_filter and not self.labels.requirements and not self.fields.requirements
 
 
 def parse_selection(
-    info: RequestInfo, query: Mapping[str, str], record_filter: RecordFilter | None = None
+    info: RequestInfo,
+    query: Mapping[str, str],
+    name_filter: NameFilter | None = None,
+    record_filter: RecordFilter | None = None,
 ) -> Selection:
     """Return the selection of a request. Raises StatusError."""
     try:
@@ -70,4 +80,4 @@ def parse_selection(
         fields = parse_field_selector(query.get("fieldSelector", ""), info.resource.selectable_field_names)
     except BadSelector as error:
         raise errors.bad_request(str(error)) from error
-    return Selection(info.resource, info.namespace, labels, fields, record_filter)
+    return Selection(info.resource, info.namespace, labels, fields, name_filter, record_filter)

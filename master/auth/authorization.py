@@ -28,12 +28,12 @@ from master.auth.attributes import (
 )
 from master.auth.node_authorizer import NODE_RESOURCES, READABLE_IF_REFERENCED, NodeAccess, node_denial
 from master.auth.rbac import BindingIndex, Requester
-from master.request_info import RecordFilter, RequestInfo
+from master.request_info import NameFilter, RecordFilter, RequestInfo
 from master.resources import scheme
 from master.resources.rbac import ClusterRole, PolicyRule, RoleRef
 from master.resources.resource import VERBS, AnyResource
 from master.resources.scheme import group_resource
-from master.storage.interface import Key, Record, Storage
+from master.storage.interface import Key, Storage
 
 NODE_BOUND_KINDS = frozenset(("Pod", "NodeQuery", "ResourceSlice"))
 """Kinds whose objects belong to the node that `spec.nodeName` names."""
@@ -154,20 +154,14 @@ class Authorizer:
             role_rules=self.role_rules,
         )
 
-    def record_filter(self, user: User, resource: AnyResource) -> RecordFilter | None:
-        """Return the filter of the objects that the user sees; None for all."""
-        if resource.owner is not None:
-            owner = resource.owner
-            return lambda record: owner(record.object) == (user.name, user.uid)
+    def name_filter(self, user: User, resource: AnyResource) -> NameFilter | None:
+        """Return the filter of the names that lists show to the user; None for all."""
         if not resource.filtered_list or SYSTEM_MASTERS in user.groups:
             return None
         stored = resource.stored_resource
-
-        def may_get(record: Record) -> bool:
-            name = record.key.name
-            return self.allows(user, Attributes("get", stored.group, stored.plural, namespace=name, name=name))
-
-        return may_get
+        return lambda name: (
+            self.decide(user, Attributes("get", stored.group, stored.plural, namespace=name, name=name)).allowed
+        )
 
     def impersonate(self, user: User, headers: Iterable[tuple[str, str]]) -> User:
         """Return the user that the request is handled as: the impersonated one if headers name one.
@@ -215,6 +209,12 @@ class Authorizer:
     def _has_storage(self, claim: Reference, volume: str) -> bool:
         record = self._store.get_uncommitted(Key(group_resource(claim.kind), claim.namespace, claim.name))
         return record is not None and bool(volume) and record.object.spec.volume_name == volume
+
+
+def owner_filter(user: User, resource: AnyResource) -> RecordFilter | None:
+    """Return the filter of the objects that only their owner sees; None if the resource has no owner."""
+    owner = resource.owner
+    return None if owner is None else lambda record: owner(record.object) == (user.name, user.uid)
 
 
 def request_attributes(verb: str, info: RequestInfo, query: Mapping[str, str]) -> Attributes:

@@ -350,6 +350,9 @@ _AGGREGATED_ROLES: dict[str, tuple[str, tuple[str, ...]]] = {
 view is contained in edit, and edit in admin.
 """
 
+SELF_PROVISIONERS = "self-provisioners"
+"""The binding whose subjects the setting selfProvisioning decides."""
+
 _BOOTSTRAPPERS = "Group system:bootstrappers"
 _AUTHENTICATED, _UNAUTHENTICATED = "Group system:authenticated", "Group system:unauthenticated"
 _OAUTH_AUTHENTICATED = "Group system:authenticated:oauth"
@@ -384,7 +387,7 @@ _BINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
         (_OAUTH_AUTHENTICATED,),
     ),
     f"{_SCC_ROLE}restricted-v2": (f"{_SCC_ROLE}restricted-v2", (_AUTHENTICATED,)),
-    "self-provisioners": ("self-provisioner", (_OAUTH_AUTHENTICATED,)),
+    SELF_PROVISIONERS: ("self-provisioner", (_OAUTH_AUTHENTICATED,)),
 }
 """Binding → its role and its subjects."""
 

@@ -71,7 +71,7 @@ def decide(attributes: Attributes | PathAttributes, matches: Iterable[BindingMat
 
 def rules_allow(rules: Iterable[PolicyRule], attributes: Attributes) -> bool:
     """Return whether one of the rules allows a request."""
-    return any(_allows(rule, attributes) for rule in rules)
+    return any(allows(rule, attributes) for rule in rules)
 
 
 def role_not_found(reference: RoleRef) -> str:

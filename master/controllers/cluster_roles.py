@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TypeVar
 
 from msgspec.structs import replace
 
 from api.meta.selectors import Selector, compile_selector
-from master.auth.bootstrap_policy import AUTO_UPDATE, BINDINGS, ROLES
+from master.auth.bootstrap_policy import AUTO_UPDATE, BINDINGS, ROLES, SELF_PROVISIONERS
 from master.auth.rbac import rules_not_covered
 from master.controllers.actions import Action, Create, Failed, ForceDelete, Update, isolate_errors
 from master.controllers.context import Lister
@@ -19,10 +19,12 @@ T = TypeVar("T", ClusterRole, ClusterRoleBinding)
 
 
 def reconcile(
-    roles: Iterable[ClusterRole], bindings: Iterable[ClusterRoleBinding]
+    roles: Iterable[ClusterRole], bindings: Iterable[ClusterRoleBinding], *, self_provisioning: bool = True
 ) -> Iterator[Create | Update | ForceDelete | Failed]:
     """Yield the writes that restore the bootstrap policy and aggregate roles. A second pass over the result yields
     nothing.
+
+    Without `self_provisioning`, the binding self-provisioners does not have its default subjects.
     """
     stored = {role.metadata.name: role for role in roles}
     desired = {**stored, **_repaired(stored)}
@@ -35,7 +37,8 @@ def reconcile(
 
     yield from isolate_errors(desired.values(), compile_selectors)
     yield from _differences(stored, aggregated_rules(desired, selectors))
-    yield from _bindings({binding.metadata.name: binding for binding in bindings})
+    absent = () if self_provisioning else (SELF_PROVISIONERS,)
+    yield from _bindings({binding.metadata.name: binding for binding in bindings}, absent)
 
 
 def _differences(stored: Mapping[str, ClusterRole], desired: Mapping[str, ClusterRole]) -> Iterator[Create | Update]:
@@ -91,23 +94,30 @@ def _with_rules(old: ClusterRole, bootstrap: ClusterRole) -> ClusterRole:
     return replace(old, rules=(*old.rules, *missing), aggregation_rule=aggregation)
 
 
-def _bindings(stored: Mapping[str, ClusterRoleBinding]) -> Iterator[Create | Update | ForceDelete]:
+def _bindings(
+    stored: Mapping[str, ClusterRoleBinding], without_subjects: Collection[str]
+) -> Iterator[Create | Update | ForceDelete]:
     for bootstrap in BINDINGS:
-        old = stored.get(bootstrap.metadata.name)
+        name = bootstrap.metadata.name
+        old = stored.get(name)
+        present, absent = ((), bootstrap.subjects) if name in without_subjects else (bootstrap.subjects, ())
         if old is None:
-            yield Create(bootstrap)
+            yield Create(replace(bootstrap, subjects=present))
         elif not _is_bootstrap(old):
             continue
         elif old.role_ref != bootstrap.role_ref:
             # The role of a binding is immutable: the binding is deleted and created again.
             yield ForceDelete(old)
-            yield Create(replace(bootstrap, subjects=_subjects(old, bootstrap)))
-        elif (new := replace(_with_bootstrap_metadata(old, bootstrap), subjects=_subjects(old, bootstrap))) != old:
-            yield Update(new, old)
+            yield Create(replace(bootstrap, subjects=_subjects(old, present, absent)))
+        else:
+            new = replace(_with_bootstrap_metadata(old, bootstrap), subjects=_subjects(old, present, absent))
+            if new != old:
+                yield Update(new, old)
 
 
-def _subjects(old: ClusterRoleBinding, bootstrap: ClusterRoleBinding) -> tuple[Subject, ...]:
-    return (*old.subjects, *(subject for subject in bootstrap.subjects if subject not in old.subjects))
+def _subjects(old: ClusterRoleBinding, present: Iterable[Subject], absent: Collection[Subject]) -> tuple[Subject, ...]:
+    kept = [subject for subject in old.subjects if subject not in absent]
+    return (*kept, *(subject for subject in present if subject not in kept))
 
 
 # --- aggregation ------------------------------------------------------------------------------------------------------
@@ -140,4 +150,8 @@ def _selected_rules(
 
 def sync_cluster_roles(lister: Lister) -> Iterable[Action]:
     """Restore the default roles and bindings, and update aggregated roles."""
-    return reconcile(lister.list(ClusterRole), lister.list(ClusterRoleBinding))
+    return reconcile(
+        lister.list(ClusterRole),
+        lister.list(ClusterRoleBinding),
+        self_provisioning=lister.context.self_provisioning,
+    )

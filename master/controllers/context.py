@@ -60,6 +60,10 @@ class ControllerContext:
     """Whether a user may do something."""
     issue_certificate: Sign
     """Returns the certificate for an approved request."""
+    uses_sccs: bool = True
+    """Whether SCCs decide what pods may be."""
+    self_provisioning: bool = False
+    """Whether users who have logged in by OAuth may request projects."""
     monotonic: Callable[[], float] = time.monotonic
     """Seconds of a clock that never jumps."""
     hostname: Callable[[], str] = socket.gethostname
@@ -154,3 +158,5 @@ class Controller:
     """Called with every event of the watched resources, before the pass that the event triggers."""
     event_filter: Callable[[WatchEvent], bool] = field(default=lambda event: True)
     """Return whether an event of a watched resource triggers a pass. By default every event does."""
+    has_pending: Callable[[], bool] = field(default=lambda: False)
+    """Return whether a pass has left work for another one, which begins when other tasks have run."""

@@ -28,6 +28,7 @@ from master.controllers.nodes.lifecycle import NodeLifecycle
 from master.controllers.nodes.taints import sync_pod_readiness, sync_taints
 from master.controllers.oauth import sync_oauth_clients
 from master.controllers.persistent_volumes import sync_claims
+from master.controllers.pod_security_labels import OBSERVED_KINDS, PodSecurityLabels
 from master.controllers.resource_quotas import sync_quotas
 from master.controllers.scheduling.scheduler import sync_scheduler
 from master.controllers.service_accounts import sync_default_objects, sync_token_secrets
@@ -38,6 +39,7 @@ from master.controllers.workloads.disruption_budgets import SCALABLE_RESOURCES, 
 from master.controllers.workloads.jobs import sync_jobs
 from master.controllers.workloads.replica_sets import REPLICA_KINDS, sync_replicas
 from master.controllers.workloads.stateful_sets import STATEFUL_SET_KINDS, sync_stateful_sets
+from master.registry import pod_security_labels
 
 ROLLOUT_SECONDS = 5.0
 """Resync for what time alone changes: a pod that has been ready for minReadySeconds."""
@@ -177,6 +179,7 @@ STATELESS_CONTROLLERS = (
 def controllers(context: ControllerContext) -> tuple[Controller, ...]:
     """Return all controllers. Those that keep state between passes begin without any."""
     node_lifecycle, endpoint_queue = NodeLifecycle(context.node_grace_seconds), EndpointQueue()
+    security_labels = PodSecurityLabels(uses_sccs=context.uses_sccs)
     return (
         *STATELESS_CONTROLLERS,
         Controller(
@@ -184,6 +187,14 @@ def controllers(context: ControllerContext) -> tuple[Controller, ...]:
             resources_of(*ENDPOINT_KINDS),
             endpoint_queue.reconcile,
             observe=endpoint_queue.observe,
+        ),
+        Controller(
+            pod_security_labels.CONTROLLER_NAME,
+            resources_of(*OBSERVED_KINDS),
+            security_labels.reconcile,
+            observe=security_labels.observe,
+            event_filter=lambda event: security_labels.has_pending(),
+            has_pending=security_labels.has_pending,
         ),
         Controller("node-lifecycle-controller", resources_of("Node"), node_lifecycle.reconcile, node_lifecycle.resync),
     )

@@ -245,6 +245,8 @@ class ControllerRuntime:
             self._finish_startup(controller.name)
             raise
         self._finish_startup(controller.name)
+        if controller.has_pending():
+            self._loops[controller.name].wake()
         await asyncio.sleep(cool_down(duration, len(changes)))
 
     def _finish_startup(self, loop: str) -> None:

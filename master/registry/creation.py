@@ -14,24 +14,39 @@ from api.validation.registry import default
 from master import errors
 from master.admission.chain import AdmissionChain
 from master.admission.plugin import AdmissionRequest, Operation, ignore_annotation, ignore_warning
+from master.admission.scc.plugin import may_use
+from master.auth.attributes import (
+    AUTHENTICATED,
+    SERVICE_ACCOUNT_USER_PREFIX,
+    Authorize,
+    User,
+    service_account_groups,
+)
 from master.auth.rbac import Requester
 from master.auth.service_account_tokens import DEFAULT_SERVICE_ACCOUNT, ROOT_CA_CONFIGMAP
 from master.registry import strategy
 from master.registry.decoding import random_letters
+from master.registry.pod_security_labels import namespace_level, with_level
 from master.resources.configuration import ServiceAccount
 from master.resources.metadata import Clock
 from master.resources.resource import AnyResource
 from master.resources.scheme import BY_KIND, group_resource
+from master.resources.security_context_constraints import SecurityContextConstraints
 from master.storage.interface import Key, Transaction
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectCreation:
-    """Creates objects for clients and for controllers. `ca_certificate` is the PEM that pods verify the server with."""
+    """Creates objects for clients and for controllers.
+
+    `ca_certificate` is the PEM that pods verify the server with. `authorize` decides who may use an SCC; it is None
+    without SCCs.
+    """
 
     chain: AdmissionChain
     clock: Clock
     ca_certificate: str
+    authorize: Authorize | None = None
 
     def create(
         self,
@@ -74,7 +89,21 @@ class ObjectCreation:
             self.chain.validate(admission, obj, transaction)
             if resource.stored_kind == Namespace.KIND:
                 self._create_default_objects(resource.to_stored(obj), transaction)
-            return self.chain.reserve(admission, obj, transaction)
+            obj = self.chain.reserve(admission, obj, transaction)
+            if resource.stored_kind == Namespace.KIND:
+                obj = resource.from_stored(self._with_security_labels(resource.to_stored(obj), transaction))
+            return obj
+
+    def _with_security_labels(self, namespace: Namespace, transaction: Transaction) -> Namespace:
+        """Return a new namespace with the Pod Security labels of what its service accounts may use."""
+        name, level = namespace.metadata.name, None
+        if self.authorize is not None:
+            groups = frozenset((AUTHENTICATED, *service_account_groups(name)))
+            account = User(f"{SERVICE_ACCOUNT_USER_PREFIX}{name}:{DEFAULT_SERVICE_ACCOUNT}", groups)
+            sccs: list[SecurityContextConstraints] = transaction.list(group_resource(SecurityContextConstraints))
+            usable = frozenset(scc.metadata.name for scc in sccs if may_use(account, scc, name, self.authorize))
+            level = namespace_level(namespace, usable, sccs)
+        return with_level(namespace, level, self.clock())
 
     def _create_default_objects(self, namespace: Namespace, transaction: Transaction) -> None:
         """Create what every namespace has in the same write, because pods may be created right after it."""

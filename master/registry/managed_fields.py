@@ -359,6 +359,17 @@ def with_managed_fields(obj: Any, managers: Sequence[FieldManager]) -> Any:
     return with_metadata(obj, managed_fields=format_managers(managers) or None)
 
 
+def with_creators(created: Any, creators: Sequence[FieldManager]) -> Any:
+    """Return a created object with the field managers of the client that has applied it, and those that the server has
+    recorded for its own fields.
+    """
+    if not creators:
+        return created
+    recorded = managers_in({"metadata": {"managedFields": created.metadata.managed_fields}})
+    own = [manager for manager in recorded if manager.manager != BEFORE_FIRST_APPLY]
+    return with_managed_fields(created, (*creators, *own))
+
+
 def apply_conflict(conflicts: Sequence[FieldConflict]) -> StatusError:
     """Return 409: an apply would change fields of other managers. kubectl shows the causes and --force-conflicts."""
     causes = tuple(

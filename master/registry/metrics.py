@@ -68,7 +68,7 @@ class MetricsReader:
             raise errors.path_not_found()
         if verb not in resource.verbs:
             raise errors.method_not_allowed()
-        selection = parse_selection(request.info, request.query, request.record_filter)
+        selection = parse_selection(request.info, request.query, request.name_filter, request.record_filter)
         items = await (self._of_nodes if resource is NODE_METRICS else self._of_pods)(selection, request.info.name)
         if request.info.name:
             if not items:

@@ -5,116 +5,170 @@ Source: project.openshift.io of OpenShift. Raises `StatusError`.
 
 from __future__ import annotations
 
-import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from api.meta.schema import without_nulls
-from api.meta.types import ObjectMeta, StatusDetails
-from api.validation.registry import default
+from api.codec import yaml
+from api.core.node import Namespace
+from api.meta import names
+from api.meta.schema import FieldError, quoted, without_nulls
+from api.meta.types import StatusCause, StatusDetails
 from master import errors
 from master.auth.rbac import Requester
-from master.registry import decoding, strategy
+from master.config import MasterConfig
 from master.registry.creation import ObjectCreation
 from master.registry.guaranteed_update import WriteDecision, guaranteed_update
+from master.registry.project_template import (
+    BadTemplate,
+    ProjectTemplate,
+    TemplateObject,
+    decode,
+    parse_template,
+    values_of,
+)
+from master.registry.registry import check_size
 from master.registry.request import Response
-from master.request_info import RequestInfo
-from master.resources import rbac
+from master.resources.metadata import with_metadata
 from master.resources.namespaces import (
-    DESCRIPTION_ANNOTATION,
-    DISPLAY_NAME_ANNOTATION,
     PROJECT_GROUP,
     PROJECT_REQUESTS,
     PROJECTS,
     REQUESTER_ANNOTATION,
     ProjectRequest,
 )
-from master.resources.scheme import BY_KIND
-from master.storage.interface import Key, Put, Storage, Transaction
+from master.storage.interface import Key, Storage, Transaction
+from reconcile.errors import Refused
 
-RESERVED_PREFIXES = ("openshift-", "kube-", "kubernetes-")
-"""Prefixes of names that are reserved for the cluster."""
+RESERVED_NAMES = ("openshift", "kubernetes", "kube")
+RESERVED_PREFIXES = ("openshift-", "kubernetes-", "kube-")
+"""Names, and prefixes of names, that are reserved for the cluster."""
+
+NOT_ALLOWED = "You may not request a new project via this API."
+
+BUILTIN_TEMPLATE = Path(__file__).with_name("project_request_template.yaml")
+"""The file of the default template."""
 
 
-def not_allowed() -> errors.StatusError:
-    """Return 403 for a user who may not request projects, in the words of OpenShift."""
+@dataclass(frozen=True, slots=True)
+class ProjectRequestPolicy:
+    """What requests create and who may send them.
+
+    `message` is the answer to users who may not request projects. `max_per_user` limits the projects that a user has
+    requested and that exist; None for no limit.
+    """
+
+    template: ProjectTemplate
+    message: str = ""
+    max_per_user: int | None = None
+
+
+def load_policy(config: MasterConfig) -> ProjectRequestPolicy:
+    """Return the policy of the configuration, with the template in its file. Raises Refused."""
+    path = Path(config.project_request_template or BUILTIN_TEMPLATE)
+    try:
+        document = yaml.parse_one(path.read_text())
+        if document.errors:
+            raise BadTemplate(document.errors)
+        template = parse_template(document.value)
+    except (OSError, UnicodeDecodeError, BadTemplate) as error:
+        raise Refused(f"projectRequestTemplate {path}: {error}") from error
+    return ProjectRequestPolicy(template, config.project_request_message, config.max_projects_per_user)
+
+
+def not_allowed(message: str) -> errors.StatusError:
+    """Return 403 for a user who may not request projects. OpenShift's clients print the message of the cause."""
+    if message:
+        details = StatusDetails(kind=ProjectRequest.KIND, causes=(StatusCause(message=message),))
+        return errors.status_error(403, "Forbidden", message, details)
     details = StatusDetails(group=PROJECT_GROUP, kind=PROJECT_REQUESTS)
-    return errors.status_error(403, "Forbidden", "You may not request a new project via this API.", details)
+    return errors.status_error(403, "Forbidden", NOT_ALLOWED, details)
 
 
 def decode_project_request(document: object) -> ProjectRequest:
-    """Return the ProjectRequest in a body."""
+    """Return the ProjectRequest in a body. Labels and annotations are dropped: they would choose the security of pods.
+
+    Raises StatusError.
+    """
     if not isinstance(document, dict):
         raise errors.bad_request("the body is not a ProjectRequest: a JSON object is accepted")
     try:
         request = msgspec.convert(without_nulls(document), ProjectRequest)
     except msgspec.ValidationError as error:
         raise errors.bad_request(f"the body is not a ProjectRequest: {error}") from error
+    name = request.metadata.name
+    if name in RESERVED_NAMES:
+        raise errors.forbidden(PROJECTS, name, f'cannot request a project with the name "{name}"')
     for prefix in RESERVED_PREFIXES:
-        if request.metadata.name.startswith(prefix):
-            reason = f'cannot request a project starting with "{prefix}"'
-            raise errors.forbidden(PROJECTS, request.metadata.name, reason)
+        if name.startswith(prefix):
+            raise errors.forbidden(PROJECTS, name, f'cannot request a project starting with "{prefix}"')
+    if problem := names.dns_label_error(name):
+        raise errors.invalid(PROJECTS, name, [FieldError("metadata.name", quoted(name), problem)])
     return request
 
 
-def requested_project(request: ProjectRequest, requester: str) -> dict[str, Any]:
-    """Return the document of the requested project.
-
-    Other annotations and labels of the request are dropped: they would choose the user IDs of the project's pods, or
-    their security.
-    """
-    annotations = {
-        DISPLAY_NAME_ANNOTATION: request.display_name,
-        DESCRIPTION_ANNOTATION: request.description,
-        REQUESTER_ANNOTATION: requester,
-    }
-    return {"metadata": {"name": request.metadata.name, "annotations": annotations}}
-
-
-def admin_binding(project: str, user: str) -> rbac.RoleBinding:
-    """Return the binding that makes a user the administrator of a project."""
-    return rbac.RoleBinding(
-        metadata=ObjectMeta(name="admin", namespace=project),
-        subjects=(rbac.Subject(kind="User", api_group=rbac.RBAC_GROUP, name=user),),
-        role_ref=rbac.RoleRef(api_group=rbac.RBAC_GROUP, kind=rbac.ClusterRole.KIND, name="admin"),
+def check_count(request: ProjectRequest, user: str, namespaces: Iterable[Namespace], limit: int | None) -> None:
+    """Require that a user has requested fewer projects than the limit. Raises Forbidden."""
+    if limit is None:
+        return
+    requested = sum(
+        namespace.metadata.annotations.get(REQUESTER_ANNOTATION) == user and not namespace.metadata.deletion_timestamp
+        for namespace in namespaces
     )
+    if requested >= limit:
+        reason = f"user {user} cannot create more than {limit} project(s)."
+        raise errors.forbidden(PROJECTS, request.metadata.name, reason)
 
 
 class ProjectRequests:
     """Serves POST projectrequests."""
 
-    def __init__(self, storage: Storage, creation: ObjectCreation) -> None:
+    def __init__(self, storage: Storage, creation: ObjectCreation, policy: ProjectRequestPolicy) -> None:
         self._store = storage
         self._creation = creation
+        self._policy = policy
 
     async def create(self, requester: Requester, document: object, *, dry_run: bool) -> Response:
-        """Create the project, and the binding that makes its requester its administrator, in one write."""
+        """Create the objects of the template for the requester, all in one write."""
         request = decode_project_request(document)
         return await guaranteed_update(
             self._store, PROJECTS, request.metadata.name, lambda: self._decide(requester, request, is_dry_run=dry_run)
         )
 
     def _decide(self, requester: Requester, request: ProjectRequest, *, is_dry_run: bool) -> WriteDecision[Response]:
-        document = requested_project(request, requester.user.name)
-        body = decoding.decode_object(RequestInfo(PROJECTS), document, "Ignore")
-        name = body.object.metadata.name
+        name, user, template = request.metadata.name, requester.user.name, self._policy.template
         key = Key(PROJECTS.stored_group_resource, "", name)
-        if self._store.get_uncommitted(key) is not None:
-            raise errors.already_exists(PROJECTS, name)
         transaction = Transaction(self._store)
-        project = self._creation.create(PROJECTS, body.object, transaction)
-        resource = BY_KIND[rbac.RoleBinding.KIND]
-        binding = default(admin_binding(name, requester.user.name), resource.rules)
-        binding = strategy.prepare_create(resource, binding, str(uuid.uuid4()), self._creation.clock())
+        if transaction.get(key) is not None:
+            raise errors.already_exists(PROJECTS, name)
+        check_count(request, user, transaction.list(key.resource), self._policy.max_per_user)
+        values = values_of(name, request.display_name, request.description, user)
+        project = self._create(template.project, template.expand(template.project, values), name, transaction)
+        project = with_metadata(project, annotations={**project.metadata.annotations, REQUESTER_ANNOTATION: user})
+        transaction.put(key.resource, PROJECTS.to_stored(project))
+        for each in template.objects:
+            obj = self._create(each, template.expand(each, values), name, transaction)
+            if obj is not None:
+                transaction.put(each.resource.stored_group_resource, each.resource.to_stored(obj))
+        changes = transaction.changes
+        position = [change.key for change in changes].index(key)
 
         def respond(stored: tuple[Any, ...]) -> Response:
-            return Response(201, msgspec.json.encode(PROJECTS.from_stored(stored[1]) if stored else project))
+            return Response(201, msgspec.json.encode(PROJECTS.from_stored(stored[position]) if stored else project))
 
-        # The binding comes first, because a watch of projects shows only those that its user may get.
-        changes = (
-            Put(Key.of(resource.group_resource, binding), binding),
-            Put(key, PROJECTS.to_stored(project), expect=0),
-            *transaction.changes,
-        )
         return WriteDecision(respond, changes, is_dry_run)
+
+    def _create(
+        self, template_object: TemplateObject, document: dict[str, Any], project: str, transaction: Transaction
+    ) -> Any:
+        """Return an object of the template as it is to be stored; None if the project has it already."""
+        resource = template_object.resource
+        obj = decode(template_object, document, project)
+        check_size(obj)
+        key = Key(resource.stored_group_resource, obj.metadata.namespace, obj.metadata.name)
+        if transaction.get(key) is not None:
+            return None
+        return self._creation.create(resource, obj, transaction)

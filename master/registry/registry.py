@@ -79,7 +79,7 @@ class Registry:
 
     def list_all(self, request: Request) -> Response:
         """Return the selected objects of one revision, or a page of them."""
-        selection = parse_selection(request.info, request.query, request.record_filter)
+        selection = parse_selection(request.info, request.query, request.name_filter, request.record_filter)
         view = negotiation.negotiate(request.accept)
         limit, token = int_param(request.query, "limit"), request.query.get("continue", "")
         requested_revision = self._revision(request.query, paged=bool(token))
@@ -195,7 +195,7 @@ class Registry:
                 warn=warnings.append,
                 annotate=request.annotate,
             )
-            new = managed_fields.with_managed_fields(created, managers)
+            new = managed_fields.with_creators(created, managers)
             check_size(new)
 
         def respond(stored: tuple[Any, ...]) -> Response:
@@ -357,7 +357,7 @@ class Registry:
 
     async def delete_all(self, request: Request) -> Response:
         """Delete all selected objects in turn. Raises the first error; the objects before it are deleted."""
-        selection = parse_selection(request.info, request.query, request.record_filter)
+        selection = parse_selection(request.info, request.query, request.name_filter, request.record_filter)
         options = parse_delete_options(request)
         resource, is_dry_run = request.info.resource, dry_run(request.query) or bool(options.dry_run)
         stored = self._store.list_uncommitted(resource.stored_group_resource, request.info.namespace)

@@ -17,7 +17,7 @@ from api.meta.schema import NOT_SUPPORTED, FieldError, quoted
 from master import errors
 from master.admission.plugin import ignore_annotation
 from master.auth.attributes import User
-from master.request_info import RecordFilter, RequestInfo, bool_param
+from master.request_info import NameFilter, RecordFilter, RequestInfo, bool_param
 from master.storage.interface import Key
 
 # --- delete -----------------------------------------------------------------------------------------------------------
@@ -150,6 +150,7 @@ class Request:
     """The name under which the client owns fields."""
     user: User = User()  # noqa: RUF009
     """The user, after impersonation."""
+    name_filter: NameFilter | None = None
     record_filter: RecordFilter | None = None
     """The objects that the user may get; None means all."""
     body: Any = None

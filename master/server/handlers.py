@@ -14,7 +14,7 @@ from master import errors
 from master.auth import reviews, service_account_tokens
 from master.auth.attributes import User
 from master.auth.authentication import Authenticator
-from master.auth.authorization import Authorizer
+from master.auth.authorization import Authorizer, owner_filter
 from master.auth.service_account_tokens import TokenSigner
 from master.registry.legacy_reviews import LEGACY_REVIEWS, LegacyReviews
 from master.registry.metrics import MetricsReader
@@ -108,7 +108,8 @@ class Handlers:
             content_type=content_type,
             field_manager=field_manager(http.query, http.headers),
             user=user,
-            record_filter=self._authorizer.record_filter(user, info.resource),
+            name_filter=self._authorizer.name_filter(user, info.resource),
+            record_filter=owner_filter(user, info.resource),
             body=body,
             client_address=client_address,
             annotate=record.annotate,

@@ -30,7 +30,7 @@ from master.registry.creation import ObjectCreation
 from master.registry.legacy_reviews import LegacyReviews
 from master.registry.metrics import MetricsReader
 from master.registry.pods import PodActions
-from master.registry.projects import ProjectRequests
+from master.registry.projects import ProjectRequestPolicy, ProjectRequests
 from master.registry.registry import Registry
 from master.registry.security_reviews import SecurityReviews
 from master.registry.tokens import TokenRequests
@@ -60,7 +60,8 @@ class ServerDependencies:
     """The parts that the server uses.
 
     `not_ready_reason` returns why the master cannot serve yet, empty if it can. `address` is the advertised address of
-    the server, `public_url` returns its URL for users. `nodes` is the client of the node servers.
+    the server, `public_url` returns its URL for users. `nodes` is the client of the node servers. `project_requests`
+    decides what requested projects contain.
     """
 
     store: Storage
@@ -74,6 +75,7 @@ class ServerDependencies:
     address: str
     public_url: Callable[[], str]
     nodes: KubeletClient
+    project_requests: ProjectRequestPolicy
     auditor: Auditor
 
 
@@ -116,6 +118,7 @@ class Server:
         )
         self._authorizer = parts.authorizer
         self._auditor = parts.auditor
+        self._project_request_message = parts.project_requests.message
         self._streams = PodStreams(store, parts.nodes, parts.creation)
         self.watches = watch.WatchHandler(store, clock)
         pods, tokens = PodActions(store, clock), TokenRequests(store, parts.tokens, clock)
@@ -123,7 +126,7 @@ class Server:
             store=store,
             registry=Registry(store, parts.creation, parts.authorizer),
             metrics=MetricsReader(store, parts.nodes, clock),
-            project_requests=ProjectRequests(store, parts.creation),
+            project_requests=ProjectRequests(store, parts.creation, parts.project_requests),
             security_reviews=SecurityReviews(store, parts.authorizer.allows),
             users=Users(store, clock),
             legacy_reviews=LegacyReviews(store, parts.authorizer),
@@ -243,7 +246,7 @@ class Server:
             case ProjectRequestRoute():
                 decision = self._authorizer.decide(user, attributes)
                 if not decision.allowed:
-                    raise projects.not_allowed()
+                    raise projects.not_allowed(self._project_request_message)
                 return decision
             case _:
                 return self._authorizer.require_attributes(user, attributes)

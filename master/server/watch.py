@@ -8,25 +8,29 @@ is copied and encrypted for one client only when its connection can take it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 from aiohttp import HttpVersion11, web
 
 from api.meta.schema import FORBIDDEN, FieldError
+from api.meta.types import ObjectMeta
 from master import errors
 from master.registry.registry import convert_event
 from master.registry.request import Request, int_param
-from master.request_info import Selection, bool_param, parse_selection
+from master.request_info import NameFilter, Selection, bool_param, parse_selection
 from master.resources.metadata import Clock, with_metadata
+from master.resources.rbac import ClusterRole, ClusterRoleBinding, Role, RoleBinding
+from master.resources.scheme import group_resource
 from master.serialization import negotiation, tables
 from master.serialization.negotiation import View
-from master.storage.interface import Compacted, Storage, WatchEvent
+from master.storage.interface import Compacted, Key, Record, Storage, WatchEvent
 
 MAX_QUEUED_BYTES = 8 << 20
 """Maximum size of the queue of one client, in bytes. A client with a longer queue is disconnected."""
@@ -186,7 +190,7 @@ def parse_watch_options(request: Request) -> WatchOptions:
     if match and "sendInitialEvents" not in query:
         raise _forbidden_match("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided")
     return WatchOptions(
-        selection=parse_selection(request.info, query, request.record_filter),
+        selection=parse_selection(request.info, query, request.name_filter, request.record_filter),
         form=OutputForm(negotiation.negotiate(request.accept), query.get("includeObject", "Metadata")),
         revision=revision or None,
         starts_with_existing=initial or (not revision and "sendInitialEvents" not in query),
@@ -207,6 +211,65 @@ def event_type(selection: Selection, event: WatchEvent) -> str:
     if after:
         return "MODIFIED" if before else "ADDED"
     return "DELETED" if before else ""
+
+
+class VisibleObjects:
+    """The objects that a watch with a name filter has shown to its client, and what the client gets after changes.
+
+    The client gets an object as ADDED when its user may read it, and as DELETED, with only its name, when the user no
+    longer may.
+    """
+
+    def __init__(self, selection: Selection, is_readable: NameFilter) -> None:
+        self.selection = replace(selection, name_filter=None)
+        self._is_readable = is_readable
+        self._names: set[str] = set()
+
+    def add_readable(self, record: Record) -> None:
+        """Record an object that the client has from its list."""
+        if self._is_readable(record.key.name):
+            self._names.add(record.key.name)
+
+    def translate(self, event: WatchEvent) -> WatchEvent | None:
+        """Return the event that the client gets for a change of an object; None for no event."""
+        name = event.record.key.name
+        was_visible = name in self._names
+        if event.type == "DELETED":
+            self._names.discard(name)
+            return event if was_visible else None
+        if not self._is_readable(name):
+            return self._removal(event.record, event.record.revision) if was_visible else None
+        self._names.add(name)
+        return event if was_visible or event.type == "ADDED" else WatchEvent("ADDED", event.record, None)
+
+    def review(self, record: Record, revision: int) -> WatchEvent | None:
+        """Return the event that the client gets for an object after a change of rights; None for no event."""
+        name = record.key.name
+        is_visible = self._is_readable(name)
+        if is_visible == (name in self._names):
+            return None
+        if is_visible:
+            self._names.add(name)
+            return WatchEvent("ADDED", record, None)
+        return self._removal(record, revision)
+
+    def _removal(self, record: Record, revision: int) -> WatchEvent:
+        self._names.discard(record.key.name)
+        kind = type(record.object)
+        removed = kind(
+            api_version=kind.API_VERSION,
+            kind=kind.KIND,
+            metadata=ObjectMeta(name=record.key.name, resource_version=str(revision)),
+        )
+        data = msgspec.json.encode(removed)
+        return WatchEvent("DELETED", Record(record.key, revision, data, kind, removed), record)
+
+
+RIGHTS = tuple(group_resource(kind) for kind in (Role, RoleBinding, ClusterRole, ClusterRoleBinding))
+"""Resources whose changes may change which objects a watch with a name filter shows."""
+
+REVIEW_SECONDS = 1.0
+"""Pause between two reviews of all objects of a watch."""
 
 
 class WatchHandler:
@@ -320,6 +383,14 @@ class Watcher:
     def __init__(self, watches: WatchHandler, options: WatchOptions, stream: ClientStream) -> None:
         self._watches = watches
         self._options = options
+        self._selection = options.selection
+        self._visible: VisibleObjects | None = None
+        if options.selection.name_filter is not None:
+            self._visible = VisibleObjects(options.selection, options.selection.name_filter)
+            self._selection = self._visible.selection
+        self._changed_rights: set[str] = set()
+        """Namespaces in which rights have changed; empty for the whole cluster."""
+        self._has_changed_rights = asyncio.Event()
         self._form = OutputForm(options.form.view, options.form.include, definitions=options.form.view.is_table)
         self._stream = stream
         self._backlog: list[WatchEvent] | None = []
@@ -334,9 +405,12 @@ class Watcher:
             self._stream.write(_framed("ERROR", errors.encode_status(errors.expired(str(error)).status)))
             return
         revision = storage.revision
-        unsubscribe = storage.watch(options.selection.resource.stored_group_resource, self._take)
+        subscriptions = contextlib.ExitStack()
+        subscriptions.callback(storage.watch(options.selection.resource.stored_group_resource, self._take))
         try:
             async with asyncio.timeout(options.seconds):
+                if self._visible is not None:
+                    await self._follow_rights(self._visible, storage, subscriptions)
                 await self._send_all(initial_events)
                 if options.sends_initial_events_end:
                     self._stream.write(self._watches.bookmark(options, revision, {INITIAL_EVENTS_END: "true"}))
@@ -346,7 +420,7 @@ class Watcher:
             if options.bookmarks and self._backlog is None:
                 self._stream.write(self._watches.bookmark(options, storage.revision))
         finally:
-            unsubscribe()
+            subscriptions.close()
             self._stream.close()
             if self._stream.overflowed:
                 log.warning("slow watcher disconnected", extra={"kind": options.selection.resource.kind})
@@ -369,7 +443,59 @@ class Watcher:
             raise
 
     def _send(self, event: WatchEvent) -> None:
-        chunk = self._watches.encode(self._options.selection, self._form, event)
+        translated = event if self._visible is None else self._visible.translate(event)
+        if translated is not None:
+            self._write(translated)
+
+    async def _follow_rights(
+        self, visible: VisibleObjects, storage: Storage, subscriptions: contextlib.ExitStack
+    ) -> None:
+        """Review rights from now on. Record what the client has from the list that this watch continues."""
+        for resource in RIGHTS:
+            subscriptions.callback(storage.watch(resource, self._note_rights))
+        subscriptions.callback(asyncio.create_task(self._review_rights(visible, storage)).cancel)
+        if self._options.starts_with_existing:
+            return
+        for number, record in enumerate(storage.list(self._selection.resource.stored_group_resource), 1):
+            visible.add_readable(record)
+            if number % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+
+    def _note_rights(self, event: WatchEvent) -> None:
+        self._changed_rights.add(event.record.key.namespace)
+        if self._backlog is None:
+            self._has_changed_rights.set()
+
+    async def _review_rights(self, visible: VisibleObjects, storage: Storage) -> None:
+        """Send what the client gains and loses by changes of rights, until cancelled.
+
+        A change in one namespace concerns that one; a change for the whole cluster concerns all of them.
+        """
+        resource = self._selection.resource.stored_group_resource
+        try:
+            while True:
+                await self._has_changed_rights.wait()
+                self._has_changed_rights.clear()
+                names, self._changed_rights = self._changed_rights, set()
+                concerns_all = "" in names
+                if concerns_all:
+                    names = {record.key.name for record in storage.list(resource)}
+                for number, name in enumerate(sorted(names), 1):
+                    record = storage.get(Key(resource, "", name))
+                    event = None if record is None else visible.review(record, storage.revision)
+                    if event is not None:
+                        self._write(event)
+                    if number % YIELD_EVERY == 0:
+                        await asyncio.sleep(0)
+                if concerns_all:
+                    await asyncio.sleep(REVIEW_SECONDS)
+        except Exception:
+            # The client must not continue with rights that it no longer has. It connects again, and lists.
+            self._stream.end()
+            raise
+
+    def _write(self, event: WatchEvent) -> None:
+        chunk = self._watches.encode(self._selection, self._form, event)
         if chunk:
             self._stream.write(chunk)
             self._form = self._options.form  # Only the first event of a table has the column definitions.
@@ -391,6 +517,8 @@ class Watcher:
             self._stream.remove_queued(sum(len(event.record.data) for event in waiting))
             await self._send_all(waiting)
         self._backlog = None
+        if self._changed_rights:
+            self._has_changed_rights.set()
 
     async def _run_stream(self, storage: Storage) -> None:
         """Send queued events, and bookmarks every BOOKMARK_SECONDS, until the watch ends."""

@@ -113,7 +113,7 @@ def _app_armor_profile(subject: CheckedPod, _: int) -> Violation | None:
     return Violation(f"forbidden AppArmor profile{plural}", " and ".join(details))
 
 
-_BASELINE_CAPABILITIES = frozenset((
+BASELINE_CAPABILITIES = frozenset((
     "AUDIT_WRITE", "CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "MKNOD", "NET_BIND_SERVICE", "SETFCAP",
     "SETGID", "SETPCAP", "SETUID", "SYS_CHROOT",
 ))  # fmt: skip
@@ -125,10 +125,10 @@ def _added_beyond(container: Container, allowed: frozenset[str]) -> set[str]:
 
 
 def _capabilities_baseline(subject: CheckedPod, _: int) -> Violation | None:
-    containers = [each for each in subject.containers if _added_beyond(each, _BASELINE_CAPABILITIES)]
+    containers = [each for each in subject.containers if _added_beyond(each, BASELINE_CAPABILITIES)]
     if not containers:
         return None
-    added = sorted(set().union(*(_added_beyond(each, _BASELINE_CAPABILITIES) for each in containers)))
+    added = sorted(set().union(*(_added_beyond(each, BASELINE_CAPABILITIES) for each in containers)))
     detail = f"{_named_containers(containers)} must not include {_quoted(added)} in securityContext.capabilities.add"
     return Violation("non-default capabilities", detail)
 
@@ -203,9 +203,11 @@ def _proc_mount(subject: CheckedPod, version: int) -> Violation | None:
     return Violation("procMount", detail)
 
 
+SELINUX_TYPES = frozenset(("", "container_t", "container_init_t", "container_kvm_t"))
+
+
 def _se_linux_options(subject: CheckedPod, version: int) -> Violation | None:
-    allowed = {"", "container_t", "container_init_t", "container_kvm_t"}
-    allowed |= {"container_engine_t"} if version >= 31 else set()
+    allowed = SELINUX_TYPES | ({"container_engine_t"} if version >= 31 else set())
     found = [options for options in (subject.context.se_linux_options,) if options is not None]
     pod = any(options.type not in allowed or options.user or options.role for options in found)
     containers = []
@@ -245,7 +247,7 @@ def _seccomp_baseline(subject: CheckedPod, _: int) -> Violation | None:
     return Violation("seccompProfile", detail)
 
 
-_SYSCTLS: Sequence[tuple[int, Sequence[str]]] = (
+SYSCTLS: Sequence[tuple[int, Sequence[str]]] = (
     (
         0,
         (
@@ -268,7 +270,7 @@ _SYSCTLS: Sequence[tuple[int, Sequence[str]]] = (
 
 
 def _sysctls(subject: CheckedPod, version: int) -> Violation | None:
-    allowed = {name for since, names in _SYSCTLS if version >= since for name in names}
+    allowed = {name for since, names in SYSCTLS if version >= since for name in names}
     names = [sysctl.name for sysctl in subject.context.sysctls if sysctl.name not in allowed]
     return Violation("forbidden sysctls", ", ".join(names)) if names else None
 
@@ -303,13 +305,13 @@ def _capabilities_restricted(subject: CheckedPod, _: int) -> Violation | None:
     return Violation("unrestricted capabilities", "; ".join(details)) if details else None
 
 
-_RESTRICTED_VOLUMES = frozenset((
+RESTRICTED_VOLUMES = frozenset((
     "configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "image", "persistentVolumeClaim", "projected", "secret",
 ))  # fmt: skip
 
 
 def _restricted_volumes(subject: CheckedPod, _: int) -> Violation | None:
-    forbidden: list[Volume] = [each for each in subject.spec.volumes if volume_type(each) not in _RESTRICTED_VOLUMES]
+    forbidden: list[Volume] = [each for each in subject.spec.volumes if volume_type(each) not in RESTRICTED_VOLUMES]
     if not forbidden:
         return None
     types = sorted({volume_type(volume) for volume in forbidden})

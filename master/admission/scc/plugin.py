@@ -185,14 +185,15 @@ def usable_by(account: User | None, requester: User | None, namespace: str, auth
 
     def usable(scc: SecurityContextConstraints) -> str:
         for user, subject in ((account, SERVICE_ACCOUNT_SUBJECT), (requester, USER_SUBJECT)):
-            if user is not None and _may_use(user, scc, namespace, authorize):
+            if user is not None and may_use(user, scc, namespace, authorize):
                 return subject
         return ""
 
     return usable
 
 
-def _may_use(user: User, scc: SecurityContextConstraints, namespace: str, authorize: Authorize) -> bool:
+def may_use(user: User, scc: SecurityContextConstraints, namespace: str, authorize: Authorize) -> bool:
+    """Return whether a user may use an SCC for pods in a namespace."""
     if user.name in scc.users or not user.groups.isdisjoint(scc.groups):
         return True
     name = scc.metadata.name

@@ -261,7 +261,7 @@ async def test_subject_access_review_names_the_binding_and_bounds_groups(people:
     path = "/apis/authorization.k8s.io/v1/namespaces/red/localsubjectaccessreviews"
     body["metadata"] = {"namespace": "red"}
     assert (await send(people.amy, "POST", path, body))[0] == 422
-    path_review = {"isNonResourceURL": True, "path": "/metrics", "resource": "", "user": "bob"}
+    path_review: dict[str, Any] = {"isNonResourceURL": True, "path": "/metrics", "resource": "", "user": "bob"}
     body = review("SubjectAccessReview", **path_review)
     assert (await send(people.root, "POST", f"{ROOT}/subjectaccessreviews", body))[1]["allowed"] is False
     body = review("SubjectAccessReview", **{**path_review, "groups": ["system:monitoring"]})

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ PEOPLE = "system:authenticated:oauth"
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    api_server = ApiServer(tmp_path_factory.mktemp("master"))
+    api_server = ApiServer(tmp_path_factory.mktemp("master"), "--self-provisioning=true")
     api_server.start()
     yield api_server
     assert api_server.stop() == 0
@@ -75,8 +76,10 @@ async def test_project_request_makes_the_requester_its_administrator(
     assert await names(bob) == []
     status, created = await request_project("shop", bob, displayName="The Shop", description="Sells things")
     assert (status, created["kind"], created["apiVersion"]) == (201, "Project", "project.openshift.io/v1")
+    assert created["metadata"]["labels"]["pod-security.kubernetes.io/warn"] == "restricted"
     given = {key.partition("/")[2]: value for key, value in created["metadata"]["annotations"].items()}
     assert {key: given.pop(f"sa.scc.{key}") for key in ("uid-range", "supplemental-groups", "mcs")}.keys()
+    assert given.pop("MinimallySufficientPodSecurityStandard") == "restricted"
     assert given == {"display-name": "The Shop", "description": "Sells things", "requester": "bob"}
     assert created["status"] == {"phase": "Active"}
     assert await names(bob) == ["shop"]
@@ -134,6 +137,161 @@ async def test_project_watch_shows_only_readable_projects(bob: aiohttp.ClientSes
                 break
     assert "early" in seen
     assert not {"foreign", "unseen", "default"} & set(seen)
+
+
+async def test_requested_project_has_limits_for_containers_and_a_created_namespace_has_none(
+    bob: aiohttp.ClientSession, kubectl: Kubectl
+) -> None:
+    assert (await request_project("limited", bob))[0] == 201
+    container = {"name": "c", "image": "registry.example.com/i"}
+    pod = {"metadata": {"name": "a"}, "spec": {"containers": [container]}}
+    async with bob.post("/api/v1/namespaces/limited/pods", json=pod) as answer:
+        created = await answer.json()
+        assert answer.status == 201, created
+    resources = created["spec"]["containers"][0]["resources"]
+    assert resources["limits"].keys() == resources["requests"].keys() == {"cpu", "memory", "ephemeral-storage"}
+    huge = {"limits": {"memory": "1Ti"}}
+    for where, code in (("limited", 403), ("unlimited", 201)):
+        if where == "unlimited":
+            kubectl("create", "namespace", where)
+            kubectl("-n", where, "create", "rolebinding", "bobs", "--clusterrole=admin", "--user=bob")
+            assert kubectl("-n", where, "get", "limitrange", "-o", "name") == ""
+        body = {
+            "metadata": {"name": "b"},
+            "spec": {"containers": [{**container, "resources": huge}]},
+        }
+        async with bob.post(f"/api/v1/namespaces/{where}/pods", json=body) as answer:
+            assert answer.status == code
+    async with bob.delete("/api/v1/namespaces/limited/limitranges/default-limits") as answer:
+        assert answer.status == 403
+
+
+class ProjectWatch:
+    """The events of a watch of projects."""
+
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self._answer = answer
+
+    async def next(self) -> tuple[str, str]:
+        """Return type and name of the next event."""
+        async with asyncio.timeout(10):
+            event = json.loads(await self._answer.content.readline())
+        assert event["object"]["kind"] == "Project"
+        self.last = event["object"]
+        return event["type"], event["object"]["metadata"]["name"]
+
+
+@asynccontextmanager
+async def watch(session: aiohttp.ClientSession, query: str) -> AsyncIterator[ProjectWatch]:
+    async with session.get(f"{PROJECTS}?watch=1&timeoutSeconds=60{query}") as answer:
+        assert answer.status == 200
+        yield ProjectWatch(answer)
+
+
+NAMESPACES = "/api/v1/namespaces"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+def binding(name: str, user: str, role: str, kind: str = "ClusterRole") -> dict[str, Any]:
+    group = {"apiGroup": "rbac.authorization.k8s.io"}
+    return {
+        "metadata": {"name": name},
+        "subjects": [{"kind": "User", "name": user, **group}],
+        "roleRef": {"kind": kind, "name": role, **group},
+    }
+
+
+def role(name: str) -> dict[str, Any]:
+    rule = {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get"]}
+    return {"metadata": {"name": name}, "rules": [rule]}
+
+
+async def test_project_watch_follows_rights(server: ApiServer, kubectl: Kubectl, tmp_path: Path) -> None:
+    async def write(method: str, path: str, body: Any = None) -> None:
+        media_type = "application/merge-patch+json" if method == "PATCH" else "application/json"
+        data = None if body is None else json.dumps(body)
+        async with root.request(method, path, data=data, headers={"Content-Type": media_type}) as answer:
+            assert answer.status < 300, await answer.text()
+
+    def label(team: str) -> dict[str, Any]:
+        return {"metadata": {"labels": {"team": team}}}
+
+    async with (
+        user_session(server, tmp_path, "dan") as dan,
+        user_session(server, tmp_path, "root", "system:masters") as root,
+    ):
+        for name in ("one", "two", "other"):
+            await write("POST", NAMESPACES, {"metadata": {"name": name}})
+        await write("POST", f"{RBAC}/clusterroles", role("namespace-reader"))
+        async with dan.get(PROJECTS) as answer:
+            revision = (await answer.json())["metadata"]["resourceVersion"]
+        async with watch(dan, f"&resourceVersion={revision}") as live, watch(dan, "&labelSelector=team=a") as labelled:
+            await write("POST", f"{RBAC}/namespaces/one/rolebindings", binding("dans", "dan", "view"))
+            assert await live.next() == ("ADDED", "one")
+            await write("PATCH", f"{NAMESPACES}/other", label("a"))  # dan must not see it.
+            await write("PATCH", f"{NAMESPACES}/one", label("a"))
+            assert await live.next() == ("MODIFIED", "one")
+            assert await labelled.next() == ("ADDED", "one")
+            await write("DELETE", f"{RBAC}/namespaces/one/rolebindings/dans")
+            for each in (live, labelled):
+                assert await each.next() == ("DELETED", "one")
+                assert each.last["metadata"].keys() == {"name", "resourceVersion"}
+            await write("PATCH", f"{NAMESPACES}/one", label("b"))
+            # A role gives the right in one namespace, then a cluster role binding in all of them.
+            await write("POST", f"{RBAC}/namespaces/two/roles", role("reader"))
+            await write("POST", f"{RBAC}/namespaces/two/rolebindings", binding("dans", "dan", "reader", "Role"))
+            assert await live.next() == ("ADDED", "two")
+            await write("DELETE", f"{RBAC}/namespaces/two/roles/reader")
+            assert await live.next() == ("DELETED", "two")
+            await write("POST", f"{RBAC}/clusterrolebindings", binding("dans", "dan", "namespace-reader"))
+            assert await labelled.next() == ("ADDED", "other")
+            async with root.get(NAMESPACES) as answer:
+                names = [each["metadata"]["name"] for each in (await answer.json())["items"]]
+            assert {await live.next() for _ in names} == {("ADDED", name) for name in names}
+            await write("DELETE", f"{RBAC}/clusterrolebindings/dans")
+            assert {await live.next() for _ in names} == {("DELETED", name) for name in names}
+        for name in ("one", "two", "other"):
+            await write("DELETE", f"{NAMESPACES}/{name}")
+
+
+async def test_project_watch_ends_with_the_deletion_of_a_project(bob: aiohttp.ClientSession) -> None:
+    await request_project("short-lived", bob)
+    async with bob.get(PROJECTS) as answer:
+        revision = (await answer.json())["metadata"]["resourceVersion"]
+    async with watch(bob, f"&resourceVersion={revision}") as live:
+        await request_project("second", bob)
+        assert await live.next() == ("ADDED", "second")
+        async with bob.delete(f"{PROJECTS}/short-lived"):
+            seen = [await live.next()]
+            while seen[-1][0] != "DELETED":
+                seen.append(await live.next())
+    assert seen[-1] == ("DELETED", "short-lived")
+    assert set(seen[:-1]) <= {("MODIFIED", "short-lived"), ("MODIFIED", "second")}
+
+
+def test_self_provisioning_is_off_by_default_and_projects_are_limited_by_settings(tmp_path: Path) -> None:
+    server = ApiServer(tmp_path, "--project-request-message=Ask the desk.", "--max-projects-per-user=1")
+
+    def subjects() -> str:
+        words = ("get", "clusterrolebinding", "self-provisioners", "-o", "jsonpath={.subjects[*].name}")
+        command = [shutil.which("kubectl") or "kubectl", f"--kubeconfig={server.kubeconfig}", *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+
+    async def as_user(name: str, groups: tuple[str, ...]) -> list[tuple[int, str]]:
+        async with user_session(server, tmp_path, name, *groups) as session:
+            async with session.get(REQUESTS) as answer:
+                answers = [(answer.status, (await answer.json()).get("message", ""))]
+            for project in ("first", "second"):
+                status, body = await request_project(project, session)
+                answers.append((status, body.get("message", "")))
+        return answers
+
+    server.start()
+    assert subjects() == ""
+    assert asyncio.run(as_user("bob", (PEOPLE,))) == [(403, "Ask the desk.")] * 3
+    limited = 'projects.project.openshift.io "second" is forbidden: user root cannot create more than 1 project(s).'
+    assert asyncio.run(as_user("root", ("system:masters",))) == [(200, ""), (201, ""), (403, limited)]
+    assert server.stop() == 0
 
 
 async def test_project_display_name_is_changed_and_project_deleted(

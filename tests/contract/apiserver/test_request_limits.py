@@ -24,8 +24,10 @@ from master.audit.policy import DEFAULT_POLICY
 from master.auth import pki, service_account_tokens
 from master.auth.authorization import Authorizer
 from master.auth.oauth_tokens import OAuthTokenAuthenticator
+from master.config import MasterConfig
 from master.oauth.session import SessionSealer
 from master.registry.creation import ObjectCreation
+from master.registry.projects import load_policy
 from master.resources.scheme import STORED_TYPES
 from master.server.auditing import Auditor
 from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES
@@ -128,6 +130,7 @@ async def own_server(
             address="127.0.0.1",
             public_url=str,
             nodes=nodes,
+            project_requests=load_policy(MasterConfig()),
             auditor=Auditor(None, DEFAULT_POLICY, lambda: now),
         ),
         limits,

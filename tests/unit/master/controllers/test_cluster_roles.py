@@ -95,6 +95,27 @@ def test_role_with_autoupdate_false_is_not_changed() -> None:
     assert {type(action) for action in reconcile(roles.values(), bindings.values())} == {Update}
 
 
+def test_self_provisioning_decides_the_default_subject_of_its_binding() -> None:
+    name, eve = "self-provisioners", Subject(kind="User", api_group="rbac.authorization.k8s.io", name="eve")
+    on = FIRST_BINDINGS[name]
+    assert [subject.name for subject in on.subjects] == ["system:authenticated:oauth"]
+
+    def written(binding: ClusterRoleBinding | None, *, self_provisioning: bool) -> list[ClusterRoleBinding]:
+        others = {key: each for key, each in FIRST_BINDINGS.items() if key != name}
+        bindings = [*others.values(), *([binding] if binding is not None else [])]
+        writes = reconcile(FIRST_ROLES.values(), bindings, self_provisioning=self_provisioning)
+        return [write.object for write in writes if isinstance(write.object, ClusterRoleBinding)]
+
+    (created,) = written(None, self_provisioning=False)
+    assert created.subjects == ()
+    assert written(created, self_provisioning=False) == []
+    assert [binding.subjects for binding in written(created, self_provisioning=True)] == [on.subjects]
+    with_eve = replace(on, subjects=(*on.subjects, eve))
+    assert [binding.subjects for binding in written(with_eve, self_provisioning=False)] == [(eve,)]
+    by_hand = with_metadata(with_eve, annotations={AUTO_UPDATE: "false"})
+    assert written(by_hand, self_provisioning=False) == []
+
+
 def test_default_binding_to_another_role_is_replaced() -> None:
     other = replace(FIRST_BINDINGS["basic-users"], role_ref=RoleRef(kind="ClusterRole", name="cluster-admin"))
     writes = list(reconcile(FIRST_ROLES.values(), {**FIRST_BINDINGS, "basic-users": other}.values()))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from api.core.node import Namespace
 from api.meta.types import ObjectMeta, OwnerReference
 from master.errors import StatusError
-from master.registry.projects import admin_binding, decode_project_request, requested_project
+from master.registry.projects import check_count, decode_project_request, not_allowed
 from master.resources.metadata import with_metadata
 from master.resources.namespaces import PROJECTS, Project
 from master.resources.scheme import BY_KIND
@@ -44,26 +44,53 @@ def test_only_project_display_fields_are_mutable() -> None:
     ]
 
 
-def test_project_request_creates_a_project_with_an_administrator() -> None:
-    project_request = decode_project_request({"metadata": {"name": "red"}, "displayName": "Red", "description": None})
-    assert requested_project(project_request, "bob")["metadata"]["annotations"] == {
-        "openshift.io/display-name": "Red",
-        "openshift.io/description": "",
-        "openshift.io/requester": "bob",
-    }
-    for forged in ({"openshift.io/sa.scc.uid-range": "0/9"}, {"openshift.io/requester": "eve"}):
-        document = {"metadata": {"name": "red", "annotations": forged, "labels": forged}}
-        metadata = requested_project(decode_project_request(document), "bob")["metadata"]
-        assert not forged.items() & {**metadata["annotations"], **metadata.get("labels", {})}.items()
-    binding = admin_binding("red", "bob")
-    assert list(BY_KIND["RoleBinding"].rules.validate(binding)) == []
-    assert (binding.role_ref.name, binding.subjects[0].name) == ("admin", "bob")
-
-
-@pytest.mark.parametrize("document", [None, [], {"metadata": []}, {"displayName": 7}, {"metadata": {"name": "kube-x"}}])
+@pytest.mark.parametrize(
+    "document", [None, [], {"metadata": []}, {"displayName": 7}, {"metadata": {"name": "Red"}}, {"metadata": {}}]
+)
 def test_invalid_project_request_is_rejected(document: object) -> None:
     with pytest.raises(StatusError):
         decode_project_request(document)
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [
+        ("openshift", 'with the name "openshift"'),
+        ("kubernetes", 'with the name "kubernetes"'),
+        ("kube", 'with the name "kube"'),
+        ("openshift-x", 'starting with "openshift-"'),
+        ("kubernetes-x", 'starting with "kubernetes-"'),
+        ("kube-x", 'starting with "kube-"'),
+    ],
+)
+def test_reserved_names_are_rejected_in_the_words_of_openshift(name: str, reason: str) -> None:
+    with pytest.raises(StatusError) as rejected:
+        decode_project_request({"metadata": {"name": name}})
+    assert rejected.value.status.message == (
+        f'projects.project.openshift.io "{name}" is forbidden: cannot request a project {reason}'
+    )
+    assert decode_project_request({"metadata": {"name": "kubernetes2"}}).metadata.name == "kubernetes2"
+
+
+def test_limit_counts_the_projects_that_a_user_has_requested() -> None:
+    def requested(name: str, user: str, deleted: str | None = None) -> Namespace:
+        annotations = {"openshift.io/requester": user}
+        return Namespace(metadata=ObjectMeta(name=name, annotations=annotations, deletion_timestamp=deleted))
+
+    request = decode_project_request({"metadata": {"name": "new"}})
+    namespaces = [requested("a", "bob"), requested("b", "eve"), requested("c", "bob", "2026-01-01T00:00:00Z")]
+    for limit in (None, 2):
+        check_count(request, "bob", namespaces, limit)
+    with pytest.raises(StatusError, match=r"user bob cannot create more than 1 project\(s\)\."):
+        check_count(request, "bob", namespaces, 1)
+
+
+def test_own_message_is_the_cause_that_clients_print() -> None:
+    assert not_allowed("").status.message == "You may not request a new project via this API."
+    status = not_allowed("Ask the desk.").status
+    assert status.message == "Ask the desk."
+    assert status.details is not None
+    assert [cause.message for cause in status.details.causes] == ["Ask the desk."]
 
 
 def test_discovery_lists_projects_and_project_requests() -> None:
