@@ -36,6 +36,7 @@ from reconcile.connection_limiter import Limits
 from reconcile.listener import MAX_REQUEST_LINE_BYTES
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
+from tests.testbed.silent_connections import silent_connections
 
 CROWD = 200
 DEADLINE_SECONDS = 30.0
@@ -367,23 +368,23 @@ async def _get(connection: Raw) -> int:
 
 async def test_connections_of_one_address_leave_room_for_others_before_tls_begins(tmp_path: Path) -> None:
     limits = Limits(authenticated=10, unauthenticated=8, per_source=4)
-    async with own_server(tmp_path, limits) as kubeconfig, AsyncExitStack() as stack:
-        attackers = [await stack.enter_async_context(_silent(kubeconfig, "127.0.0.2")) for _ in range(40)]
-        await _wait_until_open(attackers, limits.per_source)
-        assert await _answers(kubeconfig, "127.0.0.3")
-        assert await _answers(kubeconfig, "127.0.0.4", anonymous=True)
+    async with own_server(tmp_path, limits) as kubeconfig:
+        async with silent_connections(kubeconfig.server, ["127.0.0.2"] * 40) as attackers:
+            await attackers.wait_until_open(limits.per_source)
+            assert await _answers(kubeconfig, "127.0.0.3")
+            assert await _answers(kubeconfig, "127.0.0.4", anonymous=True)
         assert await _rejected(kubeconfig) == {"per_source": 40 - limits.per_source}
 
 
 async def test_a_known_caller_is_served_while_others_use_up_their_room(tmp_path: Path) -> None:
     limits = Limits(authenticated=10, unauthenticated=8, per_source=4)
-    async with own_server(tmp_path, limits) as kubeconfig, AsyncExitStack() as stack:
+    async with own_server(tmp_path, limits) as kubeconfig:
         assert await _answers(kubeconfig)
         sources = [f"127.0.0.{number}" for number in range(2, 42)]
-        attackers = [await stack.enter_async_context(_silent(kubeconfig, source)) for source in sources]
-        await _wait_until_open(attackers, limits.unauthenticated)
-        for _ in range(3):
-            assert await _answers(kubeconfig)
+        async with silent_connections(kubeconfig.server, sources) as attackers:
+            await attackers.wait_until_open(limits.unauthenticated)
+            for _ in range(3):
+                assert await _answers(kubeconfig)
         assert await _rejected(kubeconfig) == {"unauthenticated": 40 - limits.unauthenticated}
 
 
@@ -412,24 +413,6 @@ async def _rejected(kubeconfig: Kubeconfig) -> dict[str, int]:
         answer = (await connection.answer()).decode()
     counters = re.findall(r'^podlane_rejected_connections_total{reason="(\w+)"} (\d+)$', answer, re.MULTILINE)
     return {reason: int(count) for reason, count in counters if count != "0"}
-
-
-@asynccontextmanager
-async def _silent(kubeconfig: Kubeconfig, source: str) -> AsyncIterator[asyncio.StreamReader]:
-    """Open a TCP connection and send nothing."""
-    host, _, port = kubeconfig.server.removeprefix("https://").partition(":")
-    reader, writer = await asyncio.open_connection(host, int(port), local_addr=(source, 0))
-    try:
-        yield reader
-    finally:
-        writer.transport.abort()
-
-
-async def _wait_until_open(connections: list[asyncio.StreamReader], count: int) -> None:
-    """Wait until the server has closed all but this number of connections."""
-    async with asyncio.timeout(DEADLINE_SECONDS):
-        while sum(not reader.at_eof() for reader in connections) != count:
-            await asyncio.sleep(0)
 
 
 async def test_unread_watches_are_closed_and_delay_no_other_client(server: ApiServer, client: Client) -> None:
