@@ -45,7 +45,7 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     tls_private_key_file: Annotated[str, msgspec.Meta(description="private key of tlsCertFile")] = ""
     server_tls_bootstrap: Annotated[
         bool, msgspec.Meta(description="request the server certificate from the API server; false: self-signed")
-    ] = False
+    ] = True
     state_dir: Annotated[
         str, msgspec.Meta(description="directory of the pods' volumes and of submitted static pods")
     ] = "/var/lib/podlane/node-agent"
