@@ -29,10 +29,10 @@ class Limits:
     the next request.
     """
 
-    authenticated: int = 16_000
+    authenticated: int = 18_000
     per_user: int = 1_000
-    unauthenticated: int = 2_000
-    per_source: int = 200
+    unauthenticated: int = 1_000
+    per_source: int = 100
     handshake_seconds: float = 10.0
     idle_seconds: float = 75.0
 
