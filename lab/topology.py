@@ -304,7 +304,6 @@ def daemon_processes(lab: Lab, node: LabNode) -> tuple[Process, Process]:
             f"--pod-logs-dir={node.root}/log/pods",
             f"--container-logs-dir={node.root}/log/containers",
             f"--socket={node.agent_socket}",
-            "--server-tls-bootstrap=true",
         ),
         pid_file=node.root / "node-agent.pid",
         log_file=node.root / "log" / "node-agent.log",

@@ -109,8 +109,11 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     ] = 50
     verify_node_certificates: Annotated[
         bool,
-        msgspec.Meta(description="whether certificates of kubelets must be issued by the cluster's authority"),
-    ] = False
+        msgspec.Meta(
+            description="whether servers of nodes need a certificate of the cluster's authority that names the node; "
+            "without it, who takes over port 10250 of a node reads what users send to kubectl exec"
+        ),
+    ] = True
     security_context_constraints: Annotated[
         bool,
         msgspec.Meta(

@@ -174,6 +174,12 @@ def resource_version_too_large(requested: int, current: int) -> StatusError:
     return status_error(504, "Timeout", message, details)
 
 
+def too_many_requests() -> StatusError:
+    """Return 429: the client has more requests in progress than the server allows."""
+    message = "too many requests, please try again later."
+    return status_error(429, "TooManyRequests", message, StatusDetails(retry_after_seconds=1))
+
+
 def service_unavailable(message: str) -> StatusError:
     """Return 503: a dependency of the server does not work; nothing was changed."""
     return status_error(503, "ServiceUnavailable", message, StatusDetails(retry_after_seconds=1))

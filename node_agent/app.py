@@ -332,6 +332,7 @@ def _docker_client(settings: Settings) -> DockerClient:
         settings.registry_pull_qps,
         settings.registry_burst,
         settings.image_pull_progress_deadline_seconds,
+        settings.local_registries,
     )
     return DockerClient(settings.docker_socket, log_limits, settings.runtime_request_timeout_seconds, pull_limits)
 

@@ -45,7 +45,7 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     tls_private_key_file: Annotated[str, msgspec.Meta(description="private key of tlsCertFile")] = ""
     server_tls_bootstrap: Annotated[
         bool, msgspec.Meta(description="request the server certificate from the API server; false: self-signed")
-    ] = False
+    ] = True
     state_dir: Annotated[
         str, msgspec.Meta(description="directory of the pods' volumes and of submitted static pods")
     ] = "/var/lib/podlane/node-agent"
@@ -83,7 +83,7 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     seccomp_default: Annotated[
         bool,
         msgspec.Meta(description="containers without a seccomp profile get Docker's default profile instead of none"),
-    ] = False
+    ] = True
     allowed_unsafe_sysctls: Annotated[
         tuple[Annotated[str, msgspec.Meta(pattern=SYSCTL)], ...],
         msgspec.Meta(description="unsafe sysctls that pods may set, also as prefixes such as net.*"),
@@ -91,7 +91,7 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     cgroup_root: Annotated[str, msgspec.Meta(pattern="^/", description="cgroup that contains the pods' cgroups")] = "/"
     pod_pids_limit: Annotated[
         int, msgspec.Meta(ge=0, description="maximum number of processes and threads of a pod; 0: no limit")
-    ] = 0
+    ] = 4096
     kube_reserved: Annotated[
         str, msgspec.Meta(description="resources reserved for this agent and Docker: cpu=100m,memory=200Mi")
     ] = ""
@@ -139,6 +139,13 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         float, msgspec.Meta(ge=0, description="image pulls per second, on average; 0: no limit")
     ] = 5.0
     registry_burst: Annotated[int, msgspec.Meta(ge=1, description="maximum burst of image pulls")] = 10
+    local_registries: Annotated[
+        tuple[str, ...],
+        msgspec.Meta(
+            description="registries at loopback or link-local addresses from which images may be pulled, as HOST or "
+            "HOST:PORT; others at such addresses are refused"
+        ),
+    ] = ()
     image_pull_progress_deadline_seconds: Annotated[
         float, msgspec.Meta(gt=0, description="seconds without progress after which an image pull is cancelled")
     ] = 60.0

@@ -5,7 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, Counter, generate_latest
+
+from reconcile.connection_limiter import Limits
+from reconcile.listener import Listener
+
+HEALTH_LIMITS = Limits(authenticated=0, unauthenticated=200, per_source=100)
+"""Limits of servers without authentication, such as those of health checks."""
+
+REJECTED_CONNECTIONS = Counter(
+    "podlane_rejected_connections_total", "Connections rejected by the limits of listeners", ["reason"]
+)
+
+
+def count_rejected(reason: str) -> None:
+    """Count a connection that a listener has rejected."""
+    REJECTED_CONNECTIONS.labels(reason).inc()
 
 
 class Health:
@@ -19,23 +34,22 @@ class Health:
         self._port = int(port)
         self._not_ready_reason = not_ready_reason
         self._hung_reason = hung_reason
-        self._runner: web.AppRunner | None = None
+        self._listener: Listener | None = None
 
     async def start(self) -> None:
-        """Listen. Raises OSError if the address is in use."""
+        """Listen. Raises NotReady if the address is in use."""
         app = web.Application()
         for path in ("/healthz", "/healthz/ping", "/healthz/log", "/healthz/syncloop"):
             app.router.add_get(path, self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
-        await self._runner.setup()
-        await web.TCPSite(self._runner, self._host, self._port).start()
+        self._listener = Listener(app, HEALTH_LIMITS, count_rejected)
+        await self._listener.start(self._host, self._port)
 
     async def stop(self) -> None:
         """Stop listening."""
-        if self._runner is not None:
-            await self._runner.cleanup()
+        if self._listener is not None:
+            await self._listener.stop()
 
     async def _healthz(self, _: web.Request) -> web.Response:
         hung_reason = self._hung_reason()

@@ -1,21 +1,26 @@
-"""HTTPS listener of a daemon, with limits on the number and the time of connections.
+"""HTTP and HTTPS listener of a daemon, with limits on the number and the time of connections.
 
-The head of a request is limited: MAX_REQUEST_LINE_BYTES for its first line; aiohttp limits each header to 8,190 bytes
-and the number of headers to 128 (status 400).
+Which connections are kept is decided before TLS begins (`reconcile/connection_limiter.py`). The head of a request is
+limited: MAX_REQUEST_LINE_BYTES for its first line; aiohttp limits each header to 8,190 bytes and the number of headers
+to 128 (status 400).
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import resource
+import socket
 import ssl
+import time
 from asyncio import sslproto
-from dataclasses import dataclass
+from collections.abc import Callable
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from reconcile.connection_limiter import ConnectionLimiter, Limits, Rejection, source
 from reconcile.errors import NotReady
 
 CLOSING_SECONDS = 2.0
@@ -39,22 +44,20 @@ log.addFilter(lambda record: record.exc_info is None or not isinstance(record.ex
 """Logger of aiohttp. Malformed requests are answered with an error and not logged."""
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Limits of a listener. Connections beyond `connections` are closed on arrival.
+BACKLOG = 1024
+"""Number of connections that the kernel holds until they are accepted."""
 
-    `handshake_seconds` limits the TLS handshake, `idle_seconds` the wait for the complete head of the next request.
-    """
-
-    connections: int = 20_000
-    handshake_seconds: float = 10.0
-    idle_seconds: float = 75.0
+ACCEPT_RETRY_SECONDS = 1.0
+"""Delay after an error of accept(2), such as too many open files, as in asyncio."""
 
 
 class Listener:
-    """HTTPS listener. After `start()`, `port` is the port number; `stop()` ends it."""
+    """HTTP or HTTPS listener. `start()` listens at one more address, `stop()` ends all; `port` is the first port.
 
-    def __init__(self, app: web.Application, limits: Limits) -> None:
+    `on_rejected` is called with the reason of each Rejection.
+    """
+
+    def __init__(self, app: web.Application, limits: Limits, on_rejected: Callable[[str], object]) -> None:
         self._runner = web.AppRunner(
             app,
             access_log=None,
@@ -65,48 +68,130 @@ class Listener:
             keepalive_timeout=limits.idle_seconds,
             max_line_size=MAX_REQUEST_LINE_BYTES,
         )
-        self._limits = limits
-        self._socket: asyncio.Server | None = None
+        self._limits = limits.within(raise_file_limit() - RESERVED_FILES)
+        self._limiter = ConnectionLimiter(self._limits)
+        self._accepting: dict[int, tuple[socket.socket, asyncio.Task[None]]] = {}
+        """Listening socket and the task that accepts its connections, by port."""
+        self._open: dict[int, _Connection] = {}
+        self._on_rejected = on_rejected
         self.port = 0
 
-    async def start(self, address: str, port: int, context: ssl.SSLContext) -> None:
-        """Listen. Raises NotReady if the address cannot be bound."""
+    async def start(self, address: str, port: int, context: ssl.SSLContext | None = None) -> None:
+        """Listen, with TLS if there is a context. Raises NotReady if the address cannot be bound."""
         sslproto.SSLProtocol.max_size = TLS_READ_BUFFER_BYTES
-        max_connections = min(self._limits.connections, raise_file_limit() - RESERVED_FILES)
-        await self._runner.setup()
-        server = self._runner.server
-        assert server is not None
-
-        def connected() -> asyncio.Protocol:
-            return server() if len(server.connections) < max_connections else _ClosedConnection()
-
         try:
-            self._socket = await asyncio.get_running_loop().create_server(
-                connected,
-                address,
-                port,
-                ssl=context,
-                backlog=1024,
-                ssl_handshake_timeout=self._limits.handshake_seconds,
-                ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS,
-            )
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            listening = socket.create_server((address, port), family=family, backlog=BACKLOG)
         except OSError as error:
-            await self._runner.cleanup()
             raise NotReady(f"cannot listen on {address}:{port}: {error}") from error
-        self.port = self._socket.sockets[0].getsockname()[1]
+        listening.setblocking(False)
+        if self._runner.server is None:
+            await self._runner.setup()
+        port = listening.getsockname()[1]
+        self._accepting[port] = listening, asyncio.create_task(self._accept(listening, context))
+        self.port = self.port or port
+
+    async def stop_port(self, port: int) -> None:
+        """Stop listening at a port. Its connections stay."""
+        listening, task = self._accepting.pop(port)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        listening.close()
 
     async def stop(self) -> None:
         """Stop listening. Requests have CLOSING_SECONDS to finish, then they are cancelled."""
-        if self._socket is not None:
-            self._socket.close()
+        for port in tuple(self._accepting):
+            await self.stop_port(port)
+        handshakes = [connection for connection in self._open.values() if connection.transport is None]
+        for connection in handshakes:
+            connection.abort()
+        await asyncio.gather(*(connection.handshake for connection in handshakes if connection.handshake is not None))
         await self._runner.cleanup()
 
+    def authenticate(self, transport: asyncio.BaseTransport | None, user: str, *, is_exempt: bool) -> bool:
+        """Count a connection for the user whom a request on it has authenticated.
 
-class _ClosedConnection(asyncio.Protocol):
-    """A connection beyond the limit, closed on arrival."""
+        Return False if the request must be answered with 429. A user who is exempt is limited only by the number of
+        all connections, and takes places of others.
+        """
+        if transport is None:
+            return True
+        number = transport.get_extra_info("socket").fileno()
+        rejected = self._limiter.authenticate(number, user, time.monotonic(), is_exempt=is_exempt)
+        if rejected is not None and rejected.connection == number:
+            self._on_rejected(rejected.reason)
+            return False
+        self._reject(rejected)
+        return True
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
+    async def _accept(self, listening: socket.socket, context: ssl.SSLContext | None) -> None:
+        """Accept connections, and start those that the limits allow."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                accepted, peer = await loop.sock_accept(listening)
+            except OSError as error:
+                log.warning("cannot accept connections", extra={"error": error})
+                await asyncio.sleep(ACCEPT_RETRY_SECONDS)
+                continue
+            connection = _Connection(accepted, self._forget)
+            self._open[connection.number] = connection
+            self._reject(self._limiter.add(connection.number, source(peer[0]), time.monotonic()))
+            if connection.number in self._open:
+                connection.handshake = asyncio.create_task(self._serve(connection, context))
+            await asyncio.sleep(0)  # Waiting connections are accepted at once, without other tasks in between.
+
+    async def _serve(self, connection: _Connection, context: ssl.SSLContext | None) -> None:
+        """Do the TLS handshake, and pass the connection to the HTTP server."""
+        server = self._runner.server
+        assert server is not None
+        with contextlib.suppress(OSError):
+            connection.transport, _ = await asyncio.get_running_loop().connect_accepted_socket(
+                server,
+                connection,
+                ssl=context,
+                ssl_handshake_timeout=self._limits.handshake_seconds if context else None,
+                ssl_shutdown_timeout=TLS_SHUTDOWN_SECONDS if context else None,
+            )
+
+    def _reject(self, rejected: Rejection | None) -> None:
+        if rejected is not None:
+            self._on_rejected(rejected.reason)
+            self._open[rejected.connection].abort()
+
+    def _forget(self, number: int) -> None:
+        self._limiter.remove(number)
+        del self._open[number]
+
+
+class _Connection(socket.socket):
+    """An accepted connection. `on_closed` is called with its number, the file descriptor, when it is closed.
+
+    The socket reports this because all protocols that a connection can have (TLS, HTTP, an upgraded stream) end there.
+    """
+
+    def __init__(self, accepted: socket.socket, on_closed: Callable[[int], None]) -> None:
+        super().__init__(fileno=accepted.detach())
+        self.number = self.fileno()
+        self.handshake: asyncio.Task[None] | None = None
+        self.transport: asyncio.Transport | None = None
+        self._on_closed = on_closed
+
+    def abort(self) -> None:
+        """Close the connection without waiting for its client."""
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.handshake is None:
+            self.close()
+        else:
+            with contextlib.suppress(OSError):
+                self.shutdown(socket.SHUT_RDWR)  # asyncio, which owns the socket during the handshake, closes it then.
+
+    def close(self) -> None:
+        """Close the socket."""
+        if self.fileno() >= 0:
+            self._on_closed(self.number)
+        super().close()
 
 
 def raise_file_limit() -> int:

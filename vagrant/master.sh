@@ -8,7 +8,6 @@ install -d /etc/podlane
 cat >/etc/podlane/master.yaml <<CONFIG
 advertiseAddress: $address
 plugin: $plugin
-verifyNodeCertificates: true
 CONFIG
 apt-get -qq install -y curl make openssl >/dev/null
 make -C /vagrant install-master

@@ -10,7 +10,6 @@ for config in sdn node-agent; do
     printf 'nodeName: %s\nnodeIp: %s\nkubeconfig: /etc/podlane/node.kubeconfig\n' "$name" "$address" \
         >"/etc/podlane/$config.yaml"
 done
-echo 'serverTlsBootstrap: true' >>/etc/podlane/node-agent.yaml
 apt-get -qq install -y curl make openssl >/dev/null
 make -C /vagrant install-node
 umask 077

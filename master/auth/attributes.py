@@ -40,6 +40,14 @@ class User:
         return self.name.removeprefix(NODE_PREFIX) if is_node else ""
 
 
+def connection_owner(user: User) -> str:
+    """Return for whom the connections of a user are counted: service accounts count as their namespace.
+
+    Who may create a pod in a project has the tokens of all its service accounts, and may create more of them.
+    """
+    return user.name.rpartition(":")[0] if user.name.startswith(SERVICE_ACCOUNT_USER_PREFIX) else user.name
+
+
 @dataclass(frozen=True, slots=True)
 class Attributes:
     """The attributes of a resource request that authorization decides on.

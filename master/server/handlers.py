@@ -46,7 +46,7 @@ class Handlers:
 
     `subresource_handlers` are those of subresources that are not part of an object, by kind and name.
     `not_ready_reason` returns why the master cannot serve yet, empty if it can. `issuer_url` returns the URL of the
-    OpenID provider, and `audit_metrics` the counters of the audit log.
+    OpenID provider, and `server_metrics` the counters of the server.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Handlers:
         tokens: TokenSigner,
         not_ready_reason: Callable[[], str],
         issuer_url: Callable[[], str],
-        audit_metrics: Callable[[], str],
+        server_metrics: Callable[[], str],
         body_seconds: float,
     ) -> None:
         self._store = store
@@ -85,7 +85,7 @@ class Handlers:
         self._tokens = tokens
         self._not_ready_reason = not_ready_reason
         self._issuer_url = issuer_url
-        self._audit_metrics = audit_metrics
+        self._server_metrics = server_metrics
         self._body_seconds = body_seconds
 
     # --- resources -------------------------------------------------------------------------------------------------
@@ -225,7 +225,7 @@ class Handlers:
         elif http.path == service_account_tokens.OPENID_CONFIGURATION_PATH:
             response = nonresource.json_response(self._tokens.openid_configuration(self._issuer_url()))
         else:
-            response = nonresource.handle(http, self._not_ready_reason, self._audit_metrics)
+            response = nonresource.handle(http, self._not_ready_reason, self._server_metrics)
         if http.method not in ("GET", "HEAD"):
             raise errors.method_not_allowed()
         return response

@@ -13,14 +13,14 @@ from master import errors
 from master.server import discovery, openapi
 
 
-def handle(http: web.Request, not_ready_reason: Callable[[], str], audit_metrics: Callable[[], str]) -> web.Response:
+def handle(http: web.Request, not_ready_reason: Callable[[], str], server_metrics: Callable[[], str]) -> web.Response:
     """Return the response to a GET of a non-resource path. Raises StatusError."""
     path = http.path.rstrip("/") or "/"
     if path == "/metrics":
         # The library takes 1 MB of memory, so it is imported with the first request for metrics.
         from prometheus_client import CONTENT_TYPE_LATEST, generate_latest  # noqa: PLC0415
 
-        counters = generate_latest() + audit_metrics().encode()
+        counters = generate_latest() + server_metrics().encode()
         return web.Response(body=counters, headers={"Content-Type": CONTENT_TYPE_LATEST})
     if path in ("/healthz", "/livez", "/readyz"):
         reason = not_ready_reason() if path == "/readyz" else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,16 @@ from master import errors
 from master.audit.event import AuditRecord
 from master.audit.log import AuditLogFull
 from master.audit.policy import PANIC, RESPONSE_COMPLETE
-from master.auth.attributes import Attributes, Decision, PathAttributes, User
+from master.auth.attributes import (
+    ANONYMOUS,
+    SYSTEM_MASTERS,
+    SYSTEM_NODES,
+    Attributes,
+    Decision,
+    PathAttributes,
+    User,
+    connection_owner,
+)
 from master.auth.authentication import Authenticator, authorization_header
 from master.auth.authorization import Authorizer
 from master.auth.identity_providers.provider import IdentityProvider
@@ -49,8 +59,9 @@ from master.server.routes import (
     Route,
 )
 from master.storage.interface import Storage
+from reconcile.connection_limiter import REASONS, Limits
 from reconcile.errors import NotReady
-from reconcile.listener import Limits, Listener
+from reconcile.listener import Listener
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +105,12 @@ def tls_context(server_pem: Path, ca_pem: Path) -> ssl.SSLContext:
 
 CREATED_STREAMS = frozenset(("attach", "exec", "portforward"))
 """Subresources for which a GET, as WebSocket clients send it, needs the right to create, too."""
+
+
+UNLIMITED_GROUPS = frozenset((SYSTEM_MASTERS, SYSTEM_NODES, "system:serviceaccounts:kube-system"))
+"""Groups whose users may have any number of connections: administrators, nodes, and what an administrator runs for the
+cluster.
+"""
 
 
 class Server:
@@ -141,14 +158,15 @@ class Server:
             authorizer=parts.authorizer,
             tokens=parts.tokens,
             not_ready_reason=parts.not_ready_reason,
-            audit_metrics=parts.auditor.metrics,
+            server_metrics=self._metrics,
             issuer_url=lambda: f"https://{parts.address}:{self.port}",
             body_seconds=body_seconds,
         )
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         app.router.add_route("*", r"/{path:[\s\S]*}", self._handle)
         app.on_response_prepare.append(self._auditor.started)
-        self._listener = Listener(app, limits)
+        self._rejected_connections: Counter[str] = Counter()
+        self._listener = Listener(app, limits, lambda reason: self._rejected_connections.update((reason,)))
 
     @property
     def port(self) -> int:
@@ -203,6 +221,7 @@ class Server:
         client = None
         try:
             client = self._authenticator.authenticate(certificate, authorization_header(http.headers))
+            self._count_connection(transport, client)
             route = routes.resolve(http.method, http.path, http.rel_url.raw_path, http.query)
             attributes = attributes_of(route, http.query)
         except errors.StatusError:
@@ -230,6 +249,21 @@ class Server:
         tls = http.transport.get_extra_info("ssl_object") if http.transport is not None else None
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
         return await self._oauth.handle(http, _peer_address(http), certificate, record.annotate)
+
+    def _count_connection(self, transport: asyncio.BaseTransport | None, user: User) -> None:
+        """Count a connection for its user. Raises TooManyRequests if the user has too many."""
+        if user.name == ANONYMOUS:
+            return
+        is_exempt = not user.groups.isdisjoint(UNLIMITED_GROUPS)
+        if not self._listener.authenticate(transport, connection_owner(user), is_exempt=is_exempt):
+            raise errors.too_many_requests()
+
+    def _metrics(self) -> str:
+        """Return the counters of the audit log and of connections, in the text format of Prometheus."""
+        name = "podlane_rejected_connections_total"
+        lines = [f'{name}{{reason="{reason}"}} {self._rejected_connections[reason]}\n' for reason in REASONS]
+        head = f"# HELP {name} Connections rejected by the limits of listeners.\n# TYPE {name} counter\n"
+        return f"{self._auditor.metrics()}{head}{''.join(lines)}"
 
     def _authorize(
         self, user: User, route: Route, attributes: Attributes | PathAttributes, http: web.Request

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
 import re
+import socket
 import time
 
 import aiohttp
 
 from node_agent.docker.http import TRANSIENT_ERRORS
-from node_agent.images.credentials import Credential
+from node_agent.images.credentials import DOCKER_HUB, Credential, split_registry
+from node_agent.images.local_registries import local_registry_problem, registry_host
 from node_agent.images.pull_backoff import PullLimits
 from reconcile.errors import Gone, NotReady, Refused
 from reconcile.token_bucket import RateLimit, TokenBucket
@@ -30,8 +33,8 @@ class RegistryUnavailable(NotReady):
 class ImagePuller:
     """The image pulls of one Docker, with a limit of parallel pulls and a limit of their rate."""
 
-    def __init__(self, socket: str, limits: PullLimits) -> None:
-        self._socket = socket
+    def __init__(self, docker_socket: str, limits: PullLimits) -> None:
+        self._socket = docker_socket
         self._limits = limits
         self._slots = asyncio.Semaphore(limits.max_parallel)
         self._rate_limit = RateLimit(limits.per_second, limits.burst)
@@ -46,17 +49,36 @@ class ImagePuller:
         await asyncio.sleep(wait)
         async with self._slots:
             started_at = time.monotonic()
+            await self._check_registry(repository)
             await _pull(self._socket, repository, tag, credential, self._limits.progress_seconds)
             return time.monotonic() - started_at
 
+    async def _check_registry(self, repository: str) -> None:
+        """Raise Refused if the registry is not to be asked. A name that does not resolve is left to Docker.
 
-async def _pull(socket: str, repository: str, tag: str, credential: Credential | None, progress_seconds: float) -> None:
+        It is called with a slot, because names of users can keep the threads of all lookups waiting.
+        """
+        registry, _ = split_registry(repository)
+        addresses: set[str] = set()
+        if registry not in DOCKER_HUB:
+            with contextlib.suppress(OSError, UnicodeError):
+                loop = asyncio.get_running_loop()
+                rows = await loop.getaddrinfo(registry_host(registry), None, type=socket.SOCK_STREAM)
+                addresses = {str(address[0]) for *_, address in rows}
+        problem = local_registry_problem(registry, sorted(addresses), self._limits.local_registries)
+        if problem:
+            raise Refused(problem)
+
+
+async def _pull(
+    docker_socket: str, repository: str, tag: str, credential: Credential | None, progress_seconds: float
+) -> None:
     """Pull an image. Docker reports progress as lines of JSON; errors after the first line are in them, under 200."""
     name = f"{repository}@{tag}" if ":" in tag else f"{repository}:{tag}"
     headers = {} if credential is None else {"X-Registry-Auth": _auth_header(credential)}
     session = aiohttp.ClientSession(
         "http://docker",
-        connector=aiohttp.UnixConnector(socket),
+        connector=aiohttp.UnixConnector(docker_socket),
         timeout=aiohttp.ClientTimeout(total=None, sock_read=progress_seconds),
         read_bufsize=MAX_LINE_BYTES,
     )

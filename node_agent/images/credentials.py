@@ -51,9 +51,14 @@ def credentials_for_image(image: str, secrets: Iterable[Secret]) -> tuple[Creden
 
 
 def split_registry(image: str) -> tuple[str, str]:
-    """Return the registry of an image and the image's path there. Without a registry it is Docker Hub."""
+    """Return the registry of an image and the image's path there. Without a registry it is Docker Hub.
+
+    Docker takes a first part in capitals for a registry, too.
+    """
     first_part, slash, path = image.partition("/")
-    if slash and ("." in first_part or ":" in first_part or first_part == "localhost"):
+    if slash and (
+        not {".", ":"}.isdisjoint(first_part) or first_part == "localhost" or first_part != first_part.lower()
+    ):
         return first_part, path
     return DOCKER_HUB[0], image if slash else f"library/{image}"
 

@@ -18,13 +18,15 @@ class PullLimits:
     """Limits of all image pulls of the node.
 
     `max_parallel` is the number of pulls at a time, `per_second` the rate at which pulls start (0: no limit), `burst`
-    how many may start at once. A pull without progress for `progress_seconds` is cancelled.
+    how many may start at once. A pull without progress for `progress_seconds` is cancelled. `local_registries` are the
+    registries at addresses of the node itself that are asked (`node_agent/images/local_registries.py`).
     """
 
     max_parallel: int = 1
     per_second: float = 5.0
     burst: int = 10
     progress_seconds: float = 60.0
+    local_registries: tuple[str, ...] = ()
 
 
 DEFAULT_LIMITS = PullLimits()

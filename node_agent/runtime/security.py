@@ -1,7 +1,7 @@
 """Converts security contexts to Docker's security options. Pure.
 
-A field that neither the container nor the pod sets has Docker's default. The exception is seccomp: a container without
-a profile runs unconfined, as with kubelet, unless the node's settings change that.
+A field that neither the container nor the pod sets has Docker's default. With `seccompDefault: false`, a container
+without a seccomp profile runs unconfined, as with kubelet.
 """
 
 from __future__ import annotations

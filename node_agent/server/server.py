@@ -11,13 +11,19 @@ from pathlib import Path
 from aiohttp import web
 
 from node_agent.server.auth import RequestAttributes, RequestAuth, request_attributes
+from reconcile.connection_limiter import Limits
 from reconcile.errors import Gone, NotReady, Refused
-from reconcile.listener import Limits, Listener
+from reconcile.health import count_rejected
+from reconcile.listener import Listener
 from reconcile.loop import Loop, LoopTiming
 
 log = logging.getLogger(__name__)
 
-LIMITS = Limits(connections=2000)
+LIMITS = Limits(authenticated=1_600, per_user=100, unauthenticated=200, per_source=20)
+
+UNLIMITED_USERS = frozenset(("kube-apiserver-kubelet-client",))
+"""Users who may have any number of connections, besides superusers: the API server opens those of all its clients."""
+
 RELISTEN_SECONDS = 3600.0
 
 SYSTEM_LOGS = Path("/var/log")
@@ -62,7 +68,7 @@ class Server:
     async def listen(self) -> None:
         """Start listening; does nothing if the server listens already. Raises NotReady."""
         if self._listener is None:
-            listener = Listener(self._app(), LIMITS)
+            listener = Listener(self._app(), LIMITS, count_rejected)
             await listener.start(self._address, self._port, self._tls)
             self._listener = listener
 
@@ -89,7 +95,10 @@ class Server:
             return web.Response(status=500, text=f"{error}\n")
 
     async def _denial(self, request: web.Request, attributes: RequestAttributes) -> web.Response | None:
-        """Return the response to a request that is not authenticated or not authorized, None if it is."""
+        """Return the response to a request that is not authenticated, not authorized or one too many, None to others.
+
+        Only an authorized user has a place among the authenticated connections: every pod has a token.
+        """
         certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
         try:
             caller = await self._auth.authenticate(certificate, request.headers.get("Authorization", ""))
@@ -102,7 +111,12 @@ class Server:
         except NotReady as error:
             log.warning("authorization failed", extra={"path": request.path, "user": caller.name, "error": error})
             return web.Response(status=500, text=f"Authorization error ({description})")
-        return None if allowed else web.Response(status=403, text=f"Forbidden ({description})")
+        if not allowed:
+            return web.Response(status=403, text=f"Forbidden ({description})")
+        is_exempt = caller.is_superuser or caller.name in UNLIMITED_USERS
+        if self._listener is None or self._listener.authenticate(request.transport, caller.name, is_exempt=is_exempt):
+            return None
+        return web.Response(status=429, text="too many requests, please try again later.", headers={"Retry-After": "1"})
 
 
 def require_client_certificates(client_ca: bytes, tls: ssl.SSLContext) -> ssl.SSLContext:

@@ -9,11 +9,12 @@ from ipaddress import IPv4Address
 import msgspec
 from aiohttp import web
 
+from reconcile.errors import NotReady
+from reconcile.health import HEALTH_LIMITS, count_rejected
+from reconcile.listener import Listener
 from sdn.proxy.service_ports import Key, ServiceState
 
 log = logging.getLogger(__name__)
-
-SHUTDOWN_SECONDS = 1.0
 
 
 class _ServiceName(msgspec.Struct, frozen=True):
@@ -35,36 +36,38 @@ class ServiceHealthServer:
 
     def __init__(self) -> None:
         self._services: dict[int, tuple[Key, int]] = {}
-        self._sites: dict[int, web.TCPSite] = {}
+        self._ports: set[int] = set()
         self._failed: set[int] = set()
-        self._runner: web.AppRunner | None = None
+        self._listener: Listener | None = None
 
     async def sync(self, address: IPv4Address, services: Mapping[Key, ServiceState]) -> None:
         """Serve exactly these services. A port that is in use is logged once, and tried again at the next sync."""
         self._services = {state.health_port: (key, state.local_endpoint_count) for key, state in services.items()}
-        for port in self._sites.keys() - self._services.keys():
-            await self._sites.pop(port).stop()
+        for port in self._ports - self._services.keys():
+            await self._stop(port)
         self._failed &= self._services.keys()
-        for port in self._services.keys() - self._sites.keys():
+        for port in self._services.keys() - self._ports:
             await self._listen(address, port)
 
     async def _listen(self, address: IPv4Address, port: int) -> None:
-        if self._runner is None:
+        if self._listener is None:
             app = web.Application()
             app.router.add_get("/{path:.*}", self._respond)
-            self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
-            await self._runner.setup()
-        site = web.TCPSite(self._runner, str(address), port)
+            self._listener = Listener(app, HEALTH_LIMITS, count_rejected)
         try:
-            await site.start()
-        except OSError as error:
-            await site.stop()
+            await self._listener.start(str(address), port)
+        except NotReady as error:
             if port not in self._failed:
-                log.warning("health check port not served", extra={"port": port, "error": error.strerror})
+                log.warning("health check port not served", extra={"port": port, "error": error})
             self._failed.add(port)
         else:
-            self._sites[port] = site
+            self._ports.add(port)
             self._failed.discard(port)
+
+    async def _stop(self, port: int) -> None:
+        if self._listener is not None:
+            await self._listener.stop_port(port)
+        self._ports.discard(port)
 
     async def _respond(self, request: web.Request) -> web.Response:
         port = request.transport.get_extra_info("sockname")[1] if request.transport is not None else 0
@@ -80,7 +83,7 @@ class ServiceHealthServer:
 
     async def close(self) -> None:
         """Stop listening at all ports."""
-        if self._runner is not None:
-            await self._runner.cleanup()
-        self._sites.clear()
-        self._runner = None
+        if self._listener is not None:
+            await self._listener.stop()
+        self._ports.clear()
+        self._listener = None

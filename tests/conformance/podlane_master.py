@@ -22,6 +22,10 @@ class OwnNode(StockNode):
         self.join(NODE, self.root)
         (self.root / NODE).rename(self.root / "node")
 
+    def agent(self, *flags: str) -> None:
+        """Start the agent. Our master approves its certificate requests."""
+        super().agent("--server-tls-bootstrap=true", *flags)
+
     def join(self, name: str, home: Path) -> None:
         """Give a node the kubeconfig with which it joins, a file of its name in a folder."""
         home.mkdir(exist_ok=True)

@@ -591,31 +591,40 @@ async def test_kubelet_address_type_preference_is_followed(testbed: ProxyTestbed
 
 
 @pytest.mark.parametrize(
-    ("authority", "known_as"), [(True, f"system:node:{NODE}"), (True, "system:node:n2"), (False, f"system:node:{NODE}")]
+    ("authority", "known_as", "known_at", "reason"),
+    [
+        (True, f"system:node:{NODE}", "", ""),
+        (True, "system:node:n2", "", f"its common name is 'system:node:n2', not 'system:node:{NODE}'"),
+        (True, f"system:node:{NODE}", "192.0.2.1", "IP address mismatch, certificate is not valid for "),
+        (False, f"system:node:{NODE}", "", "unable to get local issuer certificate"),
+    ],
+    ids=["right", "name of another node", "another address", "another authority"],
 )
-async def test_kubelet_serving_certificate_is_verified_when_configured(
-    tmp_path: Path, *, authority: bool, known_as: str
+async def test_kubelet_serving_certificate_is_verified(
+    tmp_path: Path, *, authority: bool, known_as: str, known_at: str, reason: str
 ) -> None:
-    trusted = authority and known_as == f"system:node:{NODE}"
-    master = ApiServer(tmp_path, "--verify-node-certificates=true")
+    master = ApiServer(tmp_path)
     master.start()
     try:
         async with (
             Client(Kubeconfig.load(master.kubeconfig)) as client,
-            proxy_testbed(master, UntypedClient(client), tmp_path, trusted=authority, known_as=known_as) as testbed,
+            proxy_testbed(
+                master, UntypedClient(client), tmp_path, trusted=authority, known_as=known_as, known_at=known_at
+            ) as testbed,
         ):
             await testbed.pod("web")
             for query in ("", "?insecureSkipTLSVerifyBackend=true"):
                 async with testbed.session.get(f"{PODS}/web/log{query}") as answer:
                     output = await answer.text()
-                    assert answer.status == (200 if trusted or query else 500), output
-                assert trusted or query or "tls: failed to verify certificate: " in output
-            if trusted:
+                    assert answer.status == (200 if not reason or query else 500), output
+                assert not reason or query or ("tls: failed to verify certificate: " in output and reason in output)
+            if not reason:
                 stream, _ = await conversation(testbed, f"{PODS}/web/exec?command=cat")
                 stream.abort()
             else:
                 _, _, text = await refused(testbed, f"{PODS}/web/exec?command=cat", "POST", UPGRADE)
                 assert text.startswith("error dialing backend: tls: failed to verify certificate: ")
+                assert reason in text
             await testbed.node.quiet()
     finally:
         assert master.stop() == 0

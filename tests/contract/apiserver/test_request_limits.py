@@ -9,7 +9,8 @@ import re
 import socket
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -35,9 +36,11 @@ from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS, client
 from master.server.server import Server, ServerDependencies, tls_context
 from master.server.watch import MAX_QUEUED_BYTES
 from master.storage.sqlite import SQLiteStorage
-from reconcile.listener import MAX_REQUEST_LINE_BYTES, Limits
+from reconcile.connection_limiter import Limits
+from reconcile.listener import MAX_REQUEST_LINE_BYTES
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
+from tests.testbed.silent_connections import silent_connections
 
 CROWD = 200
 DEADLINE_SECONDS = 30.0
@@ -95,12 +98,12 @@ class Raw:
 
 
 @asynccontextmanager
-async def raw(kubeconfig: Kubeconfig, *, anonymous: bool = False) -> AsyncIterator[Raw]:
+async def raw(kubeconfig: Kubeconfig, *, anonymous: bool = False, source: str = "127.0.0.1") -> AsyncIterator[Raw]:
     context = kubeconfig.ssl_context()
     if anonymous:
         context = ssl.create_default_context(cadata=kubeconfig.ca.decode())
     host, _, port = kubeconfig.server.removeprefix("https://").partition(":")
-    reader, writer = await asyncio.open_connection(host, int(port), ssl=context)
+    reader, writer = await asyncio.open_connection(host, int(port), ssl=context, local_addr=(source, 0))
     try:
         yield Raw(reader, writer)
     finally:
@@ -333,21 +336,92 @@ async def test_clients_that_are_too_slow_are_disconnected(tmp_path: Path) -> Non
             await client.request("GET", CONFIG_MAPS)
 
 
-async def test_connection_over_the_limit_is_closed(tmp_path: Path) -> None:
-    async with own_server(tmp_path, Limits(connections=3)) as kubeconfig:
-        async with raw(kubeconfig) as first, raw(kubeconfig), raw(kubeconfig):
-            first.send(f"GET /healthz HTTP/1.1\r\n{HOST}\r\n")
-            assert await first.line() == b"HTTP/1.1 200 OK\r\n"
-            assert not await _answers(kubeconfig)
+# --- too many ---------------------------------------------------------------------------------------------------------
+
+
+GET_HEALTH = f"GET /healthz HTTP/1.1\r\n{HOST}\r\n"
+
+
+async def test_connection_over_the_limit_is_rejected(tmp_path: Path) -> None:
+    async with own_server(tmp_path, Limits(authenticated=3, unauthenticated=4, per_source=4)) as kubeconfig:
+        async with raw(kubeconfig) as first, raw(kubeconfig) as second, raw(kubeconfig) as third:
+            for connection in (first, second, third):
+                connection.send(GET_HEALTH)
+                assert await connection.line() == b"HTTP/1.1 200 OK\r\n"
+            async with raw(kubeconfig) as fourth:
+                fourth.send(f"GET /healthz HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n")
+                head, _, body = (await fourth.answer()).partition(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 429 ")
+            assert b"\r\nRetry-After: 1" in head
+            status = msgspec.json.decode(body)
+            assert (status["reason"], status["message"]) == (
+                "TooManyRequests",
+                "too many requests, please try again later.",
+            )
         async with asyncio.timeout(DEADLINE_SECONDS):
             while not await _answers(kubeconfig):
                 pass
 
 
-async def _answers(kubeconfig: Kubeconfig) -> bool:
+async def _answers(kubeconfig: Kubeconfig, source: str = "127.0.0.1", *, anonymous: bool = False) -> bool:
+    """Return whether a request from this address is served; a user without rights gets 403."""
+    async with raw(kubeconfig, source=source, anonymous=anonymous) as connection:
+        return await _get(connection) == (403 if anonymous else 200)
+
+
+async def _get(connection: Raw) -> int:
+    """Send a request, and return the code of the response. The connection stays open."""
+    connection.send(GET_HEALTH)
+    return int((await connection.line()).split()[1])
+
+
+async def test_connections_of_one_address_leave_room_for_others_before_tls_begins(tmp_path: Path) -> None:
+    limits = Limits(authenticated=10, unauthenticated=8, per_source=4)
+    async with own_server(tmp_path, limits) as kubeconfig:
+        async with silent_connections(kubeconfig.server, ["127.0.0.2"] * 40) as attackers:
+            await attackers.wait_until_open(limits.per_source)
+            assert await _answers(kubeconfig, "127.0.0.3")
+            assert await _answers(kubeconfig, "127.0.0.4", anonymous=True)
+        assert await _rejected(kubeconfig) == {"per_source": 40 - limits.per_source}
+
+
+async def test_a_known_caller_is_served_while_others_use_up_their_room(tmp_path: Path) -> None:
+    limits = Limits(authenticated=10, unauthenticated=8, per_source=4)
+    async with own_server(tmp_path, limits) as kubeconfig:
+        assert await _answers(kubeconfig)
+        sources = [f"127.0.0.{number}" for number in range(2, 42)]
+        async with silent_connections(kubeconfig.server, sources) as attackers:
+            await attackers.wait_until_open(limits.unauthenticated)
+            for _ in range(3):
+                assert await _answers(kubeconfig)
+        assert await _rejected(kubeconfig) == {"unauthenticated": 40 - limits.unauthenticated}
+
+
+async def test_a_user_with_too_many_connections_leaves_room_for_others(tmp_path: Path) -> None:
+    limits = Limits(authenticated=6, per_user=3, unauthenticated=8, per_source=8)
+    async with own_server(tmp_path, limits) as kubeconfig, AsyncExitStack() as stack:
+        alice, bob = (_kubeconfig_of(kubeconfig, tmp_path, name) for name in ("alice", "bob"))
+        for code in (403, 403, 403, 429):
+            assert await _get(await stack.enter_async_context(raw(alice))) == code
+        assert await _get(await stack.enter_async_context(raw(bob))) == 403
+        administrators = [await stack.enter_async_context(raw(kubeconfig)) for _ in range(limits.authenticated)]
+        assert {await _get(connection) for connection in administrators} == {200}
+        assert await _get(await stack.enter_async_context(raw(bob))) == 429
+
+
+def _kubeconfig_of(kubeconfig: Kubeconfig, root: Path, user: str) -> Kubeconfig:
+    now = datetime.datetime.now(datetime.UTC)
+    identity = pki.client_identity(pki.authority(root / "pki", now), user, (), now)
+    return replace(kubeconfig, certificate=identity.certificate, key=identity.key)
+
+
+async def _rejected(kubeconfig: Kubeconfig) -> dict[str, int]:
+    """Return the number of rejected connections by reason."""
     async with raw(kubeconfig) as connection:
-        connection.send(f"GET /healthz HTTP/1.1\r\n{HOST}\r\n")
-        return await connection.line() == b"HTTP/1.1 200 OK\r\n"
+        connection.send(f"GET /metrics HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n")
+        answer = (await connection.answer()).decode()
+    counters = re.findall(r'^podlane_rejected_connections_total{reason="(\w+)"} (\d+)$', answer, re.MULTILINE)
+    return {reason: int(count) for reason, count in counters if count != "0"}
 
 
 async def test_unread_watches_are_closed_and_delay_no_other_client(server: ApiServer, client: Client) -> None:

@@ -24,6 +24,7 @@ from lab.process import run
 from node_agent.docker.client import DockerClient, LogLimits
 from node_agent.docker.exec import MAX_OUTPUT_BYTES, ExecResult
 from node_agent.images.credentials import Credential
+from node_agent.images.pull_backoff import PullLimits
 from node_agent.runtime import container as label
 from node_agent.runtime.container import RuntimeContainer
 from node_agent.runtime.security import SecurityOptions
@@ -39,6 +40,7 @@ POLITE = ("sh", "-c", "trap 'exit 5' TERM; tail -f /dev/null & wait")
 ABSENT = "127.0.0.1:9/absent:1"
 UID = count(1)
 LOGS = LogLimits(20_000, 2)
+LOCAL = PullLimits(local_registries=("127.0.0.1",))
 
 # Docker's library leaves the socket open with which it did not reach Docker.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket.socket.*family=1,:ResourceWarning")
@@ -50,7 +52,7 @@ def driver(request: pytest.FixtureRequest) -> Iterator[DockerClient]:
         yield FakeDocker(images.PAUSE, images.TOOLBOX)
         return
     daemon: Dockerd = request.getfixturevalue("dockerd")
-    real = DockerClient(str(daemon.socket), LOGS)
+    real = DockerClient(str(daemon.socket), LOGS, pull_limits=LOCAL)
     yield real
     real.close()
 
@@ -405,7 +407,7 @@ async def registry() -> AsyncIterator[tuple[str, dict[str, int]]]:
 
 async def test_registry_error_message_is_kept(dockerd: Dockerd, registry: tuple[str, dict[str, int]]) -> None:
     address, answers = registry
-    real = DockerClient(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS, pull_limits=LOCAL)
     answers["secret"] = 403
     with pytest.raises((Refused, Gone), match=r"manifest|not found"):
         await real.pull(f"{address}/unknown:1")
@@ -427,7 +429,7 @@ async def test_exec_output_is_truncated_to_its_beginning(dockerd: Dockerd, uid: 
 
 
 async def test_private_registry_accepts_valid_credentials_only(dockerd: Dockerd, tmp_path: Path) -> None:
-    real = DockerClient(str(dockerd.socket), LOGS)
+    real = DockerClient(str(dockerd.socket), LOGS, pull_limits=LOCAL)
     right = Credential(registry_of_debian.USER, registry_of_debian.PASSWORD)
     with registry_of_debian.running_registry(tmp_path) as address:
         name = f"{address}/private/toolbox:1"

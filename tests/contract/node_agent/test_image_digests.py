@@ -9,6 +9,7 @@ from aiohttp import web
 
 from lab import images
 from node_agent.docker.client import DockerClient, LogLimits
+from node_agent.images.pull_backoff import PullLimits
 from tests.testbed.docker.containers import container, running_sandbox
 from tests.testbed.docker.daemon import Dockerd
 from tests.testbed.docker.registry import SCHEMA, digest, registry_blobs
@@ -43,7 +44,9 @@ async def registry(blobs: dict[str, bytes], manifest: bytes) -> AsyncIterator[st
 
 async def test_container_image_id_is_a_pullable_digest(dockerd: Dockerd) -> None:
     blobs, manifest = registry_blobs(dockerd, images.TOOLBOX)
-    driver = DockerClient(str(dockerd.socket), LogLimits(20_000, 2))
+    driver = DockerClient(
+        str(dockerd.socket), LogLimits(20_000, 2), pull_limits=PullLimits(local_registries=("127.0.0.1",))
+    )
     network = await running_sandbox(driver, "uid-digest")
     spec = container("uid-digest", await driver.image_id(images.TOOLBOX), network, ("tail", "-f", "/dev/null"))
     await driver.create(spec)

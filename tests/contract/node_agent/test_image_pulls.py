@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 import pytest
@@ -14,7 +14,7 @@ from aiohttp import web
 from node_agent.docker.client import DockerClient, LogLimits
 from node_agent.docker.pull import RegistryUnavailable
 from node_agent.images.pull_backoff import DEFAULT_LIMITS, PullLimits
-from reconcile.errors import NotReady
+from reconcile.errors import NotReady, Refused
 from tests.testbed.docker.containers import add_image
 from tests.testbed.docker.daemon import DEADLINE_SECONDS, Dockerd
 from tests.testbed.docker.registry import SCHEMA, digest, registry_blobs
@@ -84,8 +84,9 @@ async def serving(dockerd: Dockerd) -> AsyncIterator[Desk]:
         await runner.cleanup()
 
 
-def driver(dockerd: Dockerd, limits: PullLimits) -> DockerClient:
-    return DockerClient(str(dockerd.socket), LogLimits(20_000, 2), pull_limits=limits)
+def driver(dockerd: Dockerd, limits: PullLimits, local_registries: tuple[str, ...] = ("127.0.0.1",)) -> DockerClient:
+    here = replace(limits, local_registries=local_registries)
+    return DockerClient(str(dockerd.socket), LogLimits(20_000, 2), pull_limits=here)
 
 
 async def until(holds: Callable[[], object]) -> None:
@@ -127,6 +128,30 @@ async def test_failing_registry_is_distinguished_from_a_rejecting_one(dockerd: D
         desk.status = 503
         with pytest.raises(RegistryUnavailable, match="503"):
             await real.pull(f"{desk.address}/trouble:1")
+        real.close()
+
+
+async def test_registry_at_an_address_of_the_node_is_asked_only_if_the_operator_accepts_it(dockerd: Dockerd) -> None:
+    async with serving(dockerd) as desk:
+        desk.manifests.set()
+        desk.layers.set()
+        port = desk.address.rpartition(":")[2]
+        real = driver(dockerd, PullLimits(), local_registries=("127.0.0.1:9", "localhost"))
+        for host in (
+            "127.0.0.1",
+            "127.0.0.2",
+            "127.1",
+            "2130706433",
+            "0.0.0.0",
+            "LOCALHOST",
+            "169.254.169.254",
+            "[::1]",
+        ):
+            with pytest.raises(Refused, match=r"only registries of the setting localRegistries of the node"):
+                await real.pull(f"{host}:{port}/web:1")
+        assert desk.most == 0
+        await real.pull(f"localhost:{port}/web:1")
+        assert desk.most == 1
         real.close()
 
 

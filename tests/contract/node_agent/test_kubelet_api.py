@@ -20,10 +20,11 @@ from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from master.auth import pki
 from node_agent.server.auth import ALLOWED_TTL_SECONDS, DENIED_TTL_SECONDS, TOKEN_TTL_SECONDS, RequestAuth
-from node_agent.server.server import Route, Server, require_client_certificates
+from node_agent.server.server import LIMITS, Route, Server, require_client_certificates
 from reconcile.errors import Refused
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
+from tests.testbed.silent_connections import silent_connections
 from tests.testbed.tls_connector import tls_connector
 
 NODE = "node-1"
@@ -121,6 +122,19 @@ async def test_kubelet_api_accepts_the_masters_certificate_even_while_the_master
                 assert await query(nobody, "/pods", token="x") == (401, "Unauthorized")
         finally:
             server.start()
+
+
+async def test_kubelet_api_answers_while_a_pod_floods_it_with_connections(agent: Agent) -> None:
+    master = "kube-apiserver-kubelet-client", "system:masters"
+    async with silent_connections(agent.url, ["127.0.0.2"] * 100) as attackers:
+        await attackers.wait_until_open(LIMITS.per_source)
+        async with agent.called_by(*master) as session:
+            assert await query(session, "/pods") == (200, "/pods")
+    more = [f"127.0.{high}.{low}" for high in (1, 2) for low in range(1, 201)]
+    async with silent_connections(agent.url, more) as attackers:
+        await attackers.wait_until_open(LIMITS.unauthenticated)
+        async with agent.called_by(*master) as session:
+            assert await query(session, "/pods") == (200, "/pods"), "has authenticated before"
 
 
 async def test_kubelet_api_authorizes_by_node_subresources(agent: Agent, api_client: UntypedClient) -> None:

@@ -58,6 +58,7 @@ def test_image_pull_reports_its_source_or_its_failure(alone: NodePods, tmp_path:
             using("private", private, "Always", "imagePullSecrets: [{name: registry}]"),
             using("stranger", f"{address}/team/toolbox:2", "IfNotPresent", "imagePullSecrets: [{name: missing}]"),
             using("never", "nobody/nothing:1", "Never"),
+            using("local", "localhost:9/team/toolbox:1", "Always"),
             using("nonsense", "Bad/Name:1", "IfNotPresent"),
         )
         alone.until_ready("private")
@@ -90,6 +91,8 @@ def test_image_pull_reports_its_source_or_its_failure(alone: NodePods, tmp_path:
     alone.until_events("never", ("Warning", "ErrImageNeverPull", words))
     assert alone.waits("nonsense", "InvalidImageName")
     alone.until_events("nonsense", ("Warning", "InspectFailed", 'Failed to inspect image "Bad/Name:1": '))
+    refused = 'Failed to pull image "localhost:9/team/toolbox:1": registry localhost:9 is at '
+    alone.until_events("local", ("Warning", "Failed", refused))
     alone.node.kubectl("delete", "secret", "registry")
 
 

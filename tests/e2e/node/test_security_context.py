@@ -124,7 +124,7 @@ def node() -> Iterator[SingleNode]:
         add_image(running, APP, "USER app", files=FILES)
         (running.state / "seccomp/no").mkdir(parents=True)
         (running.state / "seccomp/no/directories.json").write_text(json.dumps(NO_DIRECTORIES))
-        running.agent("--allowed-unsafe-sysctls=[net.core.*]")
+        running.agent("--allowed-unsafe-sysctls=[net.core.*]", "--seccomp-default=false")
         running.kubectl("apply", "-f", "-", stdin="".join((*RUNNING.values(), *WAITING)))
         wait_running(running, *RUNNING)
         yield running
@@ -141,7 +141,7 @@ def options(node: SingleNode, name: str) -> list[str]:
     return actual
 
 
-def test_container_without_seccomp_setting_is_unconfined(node: SingleNode) -> None:
+def test_container_without_seccomp_setting_is_unconfined_if_the_node_says_so(node: SingleNode) -> None:
     assert options(node, "plain") == ["seccomp=unconfined"]
     assert of_process(node, "plain", "Seccomp") == "0"
     assert options(node, "of-docker") == []
@@ -280,8 +280,8 @@ def test_oom_score_adj_is_as_low_as_the_machine_allows(node: SingleNode) -> None
     assert inspect_container(node, "plain")["HostConfig"]["OomScoreAdj"] == 1000
 
 
-def test_seccomp_default_applies_dockers_profile_to_all_containers(node: SingleNode) -> None:
-    node.agent("--seccomp-default=true")
+def test_containers_have_dockers_seccomp_profile_by_default(node: SingleNode) -> None:
+    node.agent()
     node.kubectl("apply", "-f", "-", stdin=secured("later") + secured("none", profile("Unconfined")))
     wait_running(node, "later", "none")
     assert of_process(node, "later", "Seccomp") == "2"

@@ -30,7 +30,7 @@ class Joining(OwnNode):
         SingleNode.load_images(self)
 
     def _start_master(self) -> None:
-        self._start("podlane-master", *master_flags(self.root), "--verify-node-certificates=true")
+        self._start("podlane-master", *master_flags(self.root))
         wait_until(self._answers, "podlane-master")
         command = Path(sys.executable).with_name("podlane")
         words = ("node", "token", f"--kubeconfig={self.root}/admin", f"--out={self.root}/token", "--hours=1")

@@ -99,6 +99,8 @@ class SingleNode:
             f"--port={_free_port()}",
             f"--health-address=127.0.0.1:{_free_port()}",
             "--heartbeat-seconds=1",
+            "--server-tls-bootstrap=false",
+            "--local-registries=[127.0.0.1]",
             *flags,
         )
 

@@ -143,14 +143,24 @@ async def forward(http: web.Request) -> web.StreamResponse:
 
 @asynccontextmanager
 async def running_kubelet(
-    server: ApiServer, root: Path, *, trusted: bool = True, known_as: str = f"system:node:{NODE}"
+    server: ApiServer,
+    root: Path,
+    *,
+    trusted: bool = True,
+    known_as: str = f"system:node:{NODE}",
+    known_at: str = "",
 ) -> AsyncIterator[FakeKubelet]:
-    """Run a fake kubelet during the block. If it is not trusted, its certificate is of another authority."""
+    """Run a fake kubelet during the block. If it is not trusted, its certificate is of another authority.
+
+    The certificate names a common name and an address, that of the server if it is empty.
+    """
     now = datetime.datetime.now(datetime.UTC)
     ca = cluster_ca(server)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     key = keys.generate_key()
-    requested = keys.create_request(key, Subject(known_as, ("system:nodes",), ip_addresses=(own_address(),)))
+    requested = keys.create_request(
+        key, Subject(known_as, ("system:nodes",), ip_addresses=(known_at or own_address(),))
+    )
     signed = pki.sign_request(
         ca if trusted else pki.authority(root / "other", now), requested, SERVER_USAGES, 3600, now
     )
@@ -216,6 +226,7 @@ async def proxy_testbed(
     *,
     trusted: bool = True,
     known_as: str = f"system:node:{NODE}",
+    known_at: str = "",
 ) -> AsyncIterator[ProxyTestbed]:
     """Yield a testbed with a project, a registered node, and an administrator as its client."""
     kubeconfig = Kubeconfig.load(server.kubeconfig)
@@ -226,7 +237,7 @@ async def proxy_testbed(
         )
     connector = tls_connector(kubeconfig.ssl_context())
     async with (
-        running_kubelet(server, root, trusted=trusted, known_as=known_as) as node,
+        running_kubelet(server, root, trusted=trusted, known_as=known_as, known_at=known_at) as node,
         aiohttp.ClientSession(server.url, connector=connector) as session,
     ):
         stage = ProxyTestbed(api_client, node, session, server.url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from master.resources.legacy_rbac import (
 )
 from master.resources.resource import AnyResource
 
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RESOURCES = {
     resource.kind: resource
     for resource in (
@@ -205,7 +207,7 @@ def test_columns_of_a_restriction_name_its_subjects() -> None:
     accounts = {"serviceaccounts": [{"name": "robot"}, {"name": "x", "namespace": "blue"}], "namespaces": ["green"]}
     users = {"users": ["amy"], "groups": ["dev"], "labels": [{"matchLabels": {"a": "b"}}]}
     rows = [
-        [column.cell(legacy("RoleBindingRestriction", spec=spec), None) for column in ROLE_BINDING_RESTRICTIONS.columns]
+        [column.cell(legacy("RoleBindingRestriction", spec=spec), NOW) for column in ROLE_BINDING_RESTRICTIONS.columns]
         for spec in (
             {"serviceaccountrestriction": accounts},
             {"userrestriction": users},

@@ -62,6 +62,7 @@ def test_credential_repr_hides_the_password() -> None:
         ("busybox", ("docker.io", "library/busybox")),
         ("red/web", ("docker.io", "red/web")),
         ("localhost/web", ("localhost", "web")),
+        ("LOCALHOST/web", ("LOCALHOST", "web")),
     ],
 )
 def test_image_name_is_split_into_registry_and_path(image: str, expected: tuple[str, str]) -> None:
