@@ -35,7 +35,7 @@ from node_agent.host import HostInfo
 from node_agent.images.gc import ImageGC
 from node_agent.images.pull_backoff import PullLimits
 from node_agent.network.cni import CniNetwork
-from node_agent.network.host_ports import HostPortManager
+from node_agent.network.host_ports import HostPortManager, PortRange
 from node_agent.network.plugin import NoNetwork, PodNetwork
 from node_agent.network.sdn import SdnNetwork
 from node_agent.node import host_facts
@@ -182,7 +182,13 @@ def build_agent(settings: Settings, clients: Clients, spawn: Spawn) -> Agent:
         spawn=spawn,
     )
     mirror_pods = MirrorPodController(clients.api, api_server, node, pods)
-    host_ports = HostPortManager(pod_workers.active_pods, sources_ready=config.seen_all_sources)
+    host_ports = HostPortManager(
+        pod_workers.active_pods,
+        sources_ready=config.seen_all_sources,
+        network=clients.network,
+        own_ports=_own_ports(settings),
+        events=events,
+    )
     image_gc = ImageGC(settings, docker, events)
     container_gc = ContainerGC(settings, docker, clients.network, pods=pod_workers)
     sandbox_gc = SandboxGC(docker, clients.network)
@@ -259,6 +265,12 @@ def _host_info(settings: Settings) -> HostInfo:
         seccomp_default=settings.seccomp_default,
         cpu_cfs_quota=settings.cpu_cfs_quota,
     )
+
+
+def _own_ports(settings: Settings) -> frozenset[PortRange]:
+    """Return the ports on which this agent listens."""
+    health_port = int(settings.health_address.rpartition(":")[2])
+    return frozenset(PortRange("tcp", port, port) for port in (settings.port, health_port))
 
 
 def _node_identity(settings: Settings) -> NodeIdentity:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
 
-from prometheus_client import Counter, Histogram, disable_created_metrics
+from prometheus_client import Counter, Gauge, Histogram, disable_created_metrics
 
 from reconcile.errors import DriverError
 
@@ -41,6 +41,9 @@ OPERATION_SECONDS = Histogram(
     "Duration of requests to Docker",
     ["operation_type"],
     buckets=tuple(0.005 * 2.5**step for step in range(14)),
+)
+SKIPPED_HOST_PORTS = Gauge(
+    "podlane_node_agent_skipped_host_ports", "Host ports of pods that are not opened; events of the pods say why"
 )
 REQUESTS = Counter("rest_client_requests_total", "Requests to the API server", ["code", "host", "method"])
 

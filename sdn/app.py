@@ -107,7 +107,13 @@ async def serve(settings: Settings) -> None:
             appctl=OvsAppctl(ovs_rundir),
             proxier=proxier,
         )
-        server = CniServer(attacher, state, Path(settings.socket), dns_enabled=bool(settings.cluster_domain))
+        server = CniServer(
+            attacher,
+            state,
+            Path(settings.socket),
+            dns_enabled=bool(settings.cluster_domain),
+            health_port=int(settings.health_address.rpartition(":")[2]),
+        )
         health = Health(
             settings.health_address,
             lambda: state.not_ready_reason or proxier.not_ready_reason or cluster_dns.not_ready_reason,

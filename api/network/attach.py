@@ -67,7 +67,7 @@ class NetworkStatus(Value, frozen=True):
     """The state of the node's network.
 
     `subnet` and `gateway` are those of the node (`10.128.0.0/23`, `10.128.0.1`). `nameserver` is empty if there is
-    none.
+    none. `reserved_ports` are ports of the node that host ports must not take (`53/udp`, `30000-32767/tcp`).
     """
 
     ready: bool
@@ -75,6 +75,7 @@ class NetworkStatus(Value, frozen=True):
     gateway: str = ""
     mtu: int = 0
     nameserver: str = ""
+    reserved_ports: tuple[str, ...] = ()
 
 
 class Sandboxes(Value, frozen=True):

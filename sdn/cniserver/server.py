@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -29,6 +29,7 @@ from sdn.cniserver.attacher import PodAttacher
 from sdn.cniserver.pod_ports import InterfaceConfig, host_veth_name
 from sdn.drivers.netlink import netns_id
 from sdn.model.match import mac_text
+from sdn.model.service_port import Protocol
 from sdn.network_state import NetworkState
 from sdn.topology import NodeNetwork, mac_of
 
@@ -59,13 +60,16 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class CniServer:
     """Serves requests on a unix socket that only root may open.
 
-    `dns_enabled` is True if the gateway of pods is their name server.
+    `dns_enabled` is True if the gateway of pods is their name server. `health_port` is the daemon's own TCP port.
     """
 
-    def __init__(self, attacher: PodAttacher, state: NetworkState, socket: Path, *, dns_enabled: bool) -> None:
+    def __init__(
+        self, attacher: PodAttacher, state: NetworkState, socket: Path, *, dns_enabled: bool, health_port: int
+    ) -> None:
         self._attacher = attacher
         self._state = state
         self._dns_enabled = dns_enabled
+        self._health_port = health_port
         self._socket = socket
         self._runner: web.AppRunner | None = None
 
@@ -147,8 +151,18 @@ class CniServer:
             gateway=str(network.node.gateway),
             mtu=network.cluster.mtu,
             nameserver=self._nameserver(network),
+            reserved_ports=tuple(self._reserved_ports(network)),
         )
         return _json_response(status)
+
+    def _reserved_ports(self, network: NodeNetwork) -> Iterator[str]:
+        """Yield the ports of tunnels, of this daemon, of the name server and of services."""
+        yield f"{network.cluster.vxlan_port}/udp"
+        yield f"{self._health_port}/tcp"
+        if self._dns_enabled:
+            yield from ("53/tcp", "53/udp")
+        first, last = network.cluster.node_ports
+        yield from (f"{first}-{last}/{protocol.name.lower()}" for protocol in Protocol)
 
     async def _sandboxes(self, request: web.Request) -> web.Response:
         runtime = request.query.get("runtime", "")

@@ -1,4 +1,4 @@
-"""Host names, resolvers and host ports of pods."""
+"""Host names and resolvers of pods."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from api.core.pod import Pod, PodStatus
 from api.network.attach import Attachment, AttachRequest
 from node_agent.host import HostInfo, resolv_conf_path
 from node_agent.network.dns import (
@@ -18,12 +17,11 @@ from node_agent.network.dns import (
     pod_resolv_conf,
     sandbox_hostname,
 )
-from node_agent.network.host_ports import hostport_ruleset
 from node_agent.network.plugin import NoNetwork
 from node_agent.runtime.pod_files import make_pod_dir, write_resolv_conf
 from node_agent.runtime.spec import ContainerInputs, container_config, sandbox_config
 from reconcile.errors import NotReady, Refused
-from tests.unit.node_agent.examples import SANDBOX, UID, make_pod, make_sandbox, with_status
+from tests.unit.node_agent.examples import SANDBOX, UID, make_pod, make_sandbox
 from tests.unit.node_agent.fake_host import fake_host
 
 DOMAIN = "cluster.local"
@@ -221,48 +219,3 @@ def test_sandbox_and_containers_have_the_namespaces_of_the_spec(
     assert tuple(getattr(outer, mode) for mode in MODES) == modes
     inner = container_config(pod, pod.spec.containers[0], ContainerInputs("sha256:1", SANDBOX), HOST)
     assert tuple(getattr(inner, mode).replace(f"container:{SANDBOX}", "S") for mode in MODES) == inside
-
-
-def published(name: str, ports: str, address: str = "10.128.0.2", spec: str = "") -> Pod:
-    pod = make_pod(f"[{{name: {name}, image: a, ports: {ports}}}]", spec)
-    return with_status(pod, PodStatus(pod_ip=address))
-
-
-def test_host_ports_are_translated_to_their_pods() -> None:
-    web = published("web", "[{containerPort: 80, hostPort: 8080}, {containerPort: 53, hostPort: 53, protocol: UDP}]")
-    bound = published("bound", "[{containerPort: 80, hostPort: 80, hostIP: 192.0.2.1}]", "10.128.0.3")
-    assert (
-        hostport_ruleset([web, bound])
-        == """\
-add table ip podlane-hostports
-delete table ip podlane-hostports
-table ip podlane-hostports {
-	chain prerouting {
-		type nat hook prerouting priority -100; policy accept;
-		ip daddr 127.0.0.0/8 return
-		fib daddr type local tcp dport 8080 dnat to 10.128.0.2:80
-		fib daddr type local udp dport 53 dnat to 10.128.0.2:53
-		ip daddr 192.0.2.1 tcp dport 80 dnat to 10.128.0.3:80
-	}
-	chain output {
-		type nat hook output priority -100; policy accept;
-		ip daddr 127.0.0.0/8 return
-		fib daddr type local tcp dport 8080 dnat to 10.128.0.2:80
-		fib daddr type local udp dport 53 dnat to 10.128.0.2:53
-		ip daddr 192.0.2.1 tcp dport 80 dnat to 10.128.0.3:80
-	}
-}
-"""
-    )
-
-
-@pytest.mark.parametrize(
-    "pod",
-    [
-        published("web", "[{containerPort: 80}]"),
-        published("web", "[{containerPort: 80, hostPort: 80}]", address=""),
-        published("web", "[{containerPort: 80}]", spec="  hostNetwork: true"),
-    ],
-)
-def test_hostport_ruleset_is_empty_without_ports(pod: Pod) -> None:
-    assert hostport_ruleset([pod]) == "add table ip podlane-hostports\ndelete table ip podlane-hostports\n"
