@@ -14,7 +14,7 @@ from api.client.bootstrap import bootstrap_kubeconfig, node_kubeconfig
 from api.client.client import Client, ClientError
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.codec import manifest
-from cli import network, pod, scc
+from cli import login, network, pod, scc
 from cli.command import ADMIN, UsageError, add_command
 from lab.down import bring_down, has_traces
 from lab.process import LabError
@@ -46,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"podlane {version('podlane')}")
     topics = parser.add_subparsers(metavar="TOPIC", required=True)
     _lab_commands(topics.add_parser("lab", help="a cluster on this machine"))
+    login.add_arguments(add_command(topics, "login", "log in with a name and a password", login.login))
     check = add_command(topics, "check", "validate manifests and report all errors", _check)
     check.add_argument("files", metavar="FILE", nargs="+", help="YAML or JSON; - is standard input")
     nodes = topics.add_parser("node", help="nodes of the cluster").add_subparsers(metavar="COMMAND", required=True)

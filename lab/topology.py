@@ -168,6 +168,16 @@ class Lab:
         """The administrator's kubeconfig."""
         return self.root / "kubeconfig"
 
+    @property
+    def users(self) -> Path:
+        """The directory with password and kubeconfig of each demo user."""
+        return self.root / "users"
+
+    @property
+    def master_settings(self) -> Path:
+        """The settings file of the master."""
+        return self.root / "master" / "master.yaml"
+
 
 def processes(lab: Lab) -> tuple[Process, ...]:
     """Return all processes in the order in which they start; they are stopped in reverse."""
@@ -191,6 +201,7 @@ def master_process(lab: Lab) -> Process:
         namespace=lab.site.master_namespace,
         command=(
             str(lab.bin_dir / "podlane-master"),
+            f"--config={lab.master_settings}",
             f"--advertise-address={lab.site.master}",
             f"--state-dir={state}",
             f"--admin-kubeconfig={lab.kubeconfig}",

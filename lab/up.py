@@ -26,7 +26,7 @@ from api.client.bootstrap import node_kubeconfig
 from api.client.client import Client, ClientError
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.core.node import Namespace
-from lab import demo, images, underlay
+from lab import demo, images, underlay, users
 from lab.down import has_traces, is_up, remove
 from lab.process import LabError, exclusive, run
 from lab.topology import MARK, MAX_NODES, OVS_SCHEMA, PLUGINS, SITE, SIZE, Lab, LabNode, Site, processes
@@ -165,6 +165,7 @@ def _make_directories(lab: Lab, state: Path) -> None:
     lab.root.symlink_to(state.resolve())
     (lab.root / "lab").write_text(f"{lab.size} {lab.plugin}\n")
     (lab.root / "master").mkdir()
+    users.make_passwords(lab)
     for node in lab.nodes:
         for folder in (node.ovs, node.root / "log", node.root / "manifests", node.root / "docker-run"):
             folder.mkdir(parents=True)
@@ -231,22 +232,30 @@ async def _admit(lab: Lab, progress: Progress) -> Kubeconfig:
 async def _demonstrate(lab: Lab, progress: Progress) -> int:
     async with Client(Kubeconfig.load(lab.kubeconfig)) as client:
         await demo.apply(client, lab)
+        await users.log_in(client, lab)
         pods = lab.size * len(demo.PROJECTS)
         await demo.until(lambda: demo.pods_running(client), progress, pods, "demo pods running")
         matrix = await demo.show(client, lab)
+    refusals = await users.attempt_all(lab)
     print("\nWho reaches whom (rows send, columns receive; + answered, . silent as it should be, ! not as expected;")
     print("svc/PROJECT is the service demo of that project, called by its name):\n")
     print(matrix.text())
-    return _verdict(matrix.unexpected(), progress)
+    print("\n" + "\n".join(refusals.lines))
+    return _verdict(lab, (*matrix.unexpected(), *refusals.unexpected), progress)
 
 
-def _verdict(unexpected: tuple[str, ...], progress: Progress) -> int:
+def _verdict(lab: Lab, unexpected: tuple[str, ...], progress: Progress) -> int:
     print()
     for pair in unexpected:
         print(colored(f"not as expected: {pair}", RED))
     if not unexpected:
-        progress(colored("every pair is as expected", GREEN))
+        progress(colored("every pair and every attempt is as expected", GREEN))
     print("\n  export KUBECONFIG=$PWD/.lab/kubeconfig     then kubectl get nodes,pods -A -o wide")
+    for user in users.USERS:
+        print(
+            f"  kubectl --kubeconfig .lab/users/{user}.kubeconfig -n {user} get pods   as the administrator of {user}"
+        )
+    print(f"  https://{lab.site.master}:8443/oauth/token/request   logs a browser in; passwords: .lab/users/*.password")
     print("  make lab-down                              to take everything away again")
     return 1 if unexpected else 0
 

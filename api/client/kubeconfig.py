@@ -122,6 +122,23 @@ class Kubeconfig:
         }
         return yaml.safe_dump(document, sort_keys=False)
 
+    def merged_into(self, text: str, cluster: str, user: str) -> str:
+        """Return the text of a kubeconfig file with this cluster, user and context as the current ones.
+
+        Other entries stay. Raises BadKubeconfig.
+        """
+        new = yaml.safe_load(self.text(cluster, user))
+        try:
+            document = yaml.safe_load(text) or {}
+            for section in ("clusters", "users", "contexts"):
+                names = {entry["name"] for entry in new[section]}
+                kept = [entry for entry in document.get(section) or [] if entry["name"] not in names]
+                document[section] = kept + new[section]
+        except (KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+            raise BadKubeconfig(f"not a kubeconfig ({error!r})") from None
+        document = {**document, "apiVersion": "v1", "kind": "Config", "current-context": cluster}
+        return yaml.safe_dump(document, sort_keys=False)
+
     def _cluster(self) -> dict[str, Any]:
         cluster: dict[str, Any] = {"server": self.server}
         if self.ca:

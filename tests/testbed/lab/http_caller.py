@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 import sys
 import time
 from collections import Counter
@@ -31,15 +32,18 @@ class Caller:
     async def call(self) -> None:
         """Once."""
         begun = time.monotonic()
-        try:
-            self.answers[await asyncio.wait_for(self._request(), CALL_SECONDS)] += 1
-        except (OSError, ValueError, TimeoutError) as error:
-            after = time.monotonic()
-            output = str(error) or type(error).__name__
-            self.failures.append(f"call at {begun - self._began:.2f} s, after {after - begun:.2f} s: {output}")
+        with socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as connection:
+            try:
+                self.answers[await asyncio.wait_for(self._request(connection), CALL_SECONDS)] += 1
+            except (OSError, ValueError, TimeoutError) as error:
+                after = time.monotonic()
+                output = str(error) or type(error).__name__
+                when = f"call at {begun - self._began:.2f} s, after {after - begun:.2f} s"
+                self.failures.append(f"{when}, {_state_of(connection)}: {output}")
 
-    async def _request(self) -> str:
-        reader, writer = await asyncio.open_connection(*self._where)
+    async def _request(self, connection: socket.socket) -> str:
+        await asyncio.get_running_loop().sock_connect(connection, self._where)
+        reader, writer = await asyncio.open_connection(sock=connection.dup())
         try:
             writer.write(b"GET / HTTP/1.0\r\n\r\n")
             head, _, body = (await reader.read()).partition(b"\r\n\r\n")
@@ -48,6 +52,12 @@ class Caller:
         if b" 200 " not in head.partition(b"\r\n")[0]:
             raise ValueError(f"the answer is {head[:80]!r}")
         return body.decode().strip()
+
+
+def _state_of(connection: socket.socket) -> str:
+    """Return the local port and the TCP state: 1 is established, 2 waits for the answer to a SYN."""
+    state = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1)[0]
+    return f"local port {connection.getsockname()[1]}, TCP state {state}"
 
 
 async def so_often(caller: Caller, times: int) -> None:

@@ -1,0 +1,75 @@
+"""`podlane login`: gets a token for a name and a password, and writes a kubeconfig with it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import getpass
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from api.client.kubeconfig import BadKubeconfig, Kubeconfig
+from api.client.oauth_login import request_token
+from cli.command import UsageError
+from reconcile import atomic_file
+
+DEFAULT_KUBECONFIG = "~/.kube/config"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `podlane login`."""
+    parser.add_argument("server", metavar="URL", nargs="?", default="", help="the master (that of the kubeconfig)")
+    parser.add_argument("-u", "--username", metavar="NAME", help="name of the user (asked for)")
+    parser.add_argument("-p", "--password", metavar="PASSWORD", help="password (asked for; others see the argument)")
+    parser.add_argument("--certificate-authority", metavar="FILE", help="CA certificate of the master, as PEM")
+    parser.add_argument(
+        "--kubeconfig",
+        metavar="FILE",
+        default=os.environ.get("KUBECONFIG") or str(Path(DEFAULT_KUBECONFIG).expanduser()),
+        help="kubeconfig to write (%(default)s)",
+    )
+
+
+def login(arguments: argparse.Namespace) -> int:
+    """Log in, and add the user to the kubeconfig. Returns the exit code.
+
+    Raises UsageError, BadKubeconfig and ClientError.
+    """
+    file = Path(arguments.kubeconfig)
+    server = _server(arguments, file)
+    user = arguments.username or input("Username: ")
+    password = arguments.password if arguments.password is not None else getpass.getpass("Password: ")
+    token = asyncio.run(request_token(server, user, password))
+    name = f"{user}/{_cluster_name(server.server)}"
+    existing = file.read_text() if file.exists() else ""
+    try:
+        text = replace(server, token=token).merged_into(existing, name, name)
+    except BadKubeconfig as error:
+        raise BadKubeconfig(f"{file}: {error}") from error
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic_file.write(file, text.encode())
+    sys.stdout.write(f"{user} is logged in at {server.server}; {file} has the token\n")
+    return 0
+
+
+def _server(arguments: argparse.Namespace, file: Path) -> Kubeconfig:
+    """Return the master to log in at, without credentials."""
+    if arguments.server:
+        if not arguments.server.startswith("https://"):
+            raise UsageError(f"the URL is {arguments.server!r}; https://HOST:PORT is accepted")
+        if not arguments.certificate_authority:
+            raise UsageError("--certificate-authority is missing: the file with the CA certificate of the master")
+        ca = Path(arguments.certificate_authority).read_bytes()
+        return Kubeconfig(arguments.server.rstrip("/"), ca)
+    try:
+        existing = Kubeconfig.load(file)
+    except BadKubeconfig as error:
+        raise UsageError(f"no URL is given, and {error}") from error
+    return Kubeconfig(existing.server, existing.ca, server_name=existing.server_name)
+
+
+def _cluster_name(server: str) -> str:
+    """Return the name of a cluster in a kubeconfig, as `oc login` forms it."""
+    return server.removeprefix("https://").replace(".", "-")
