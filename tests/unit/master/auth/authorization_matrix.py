@@ -23,7 +23,7 @@ from master.auth.rbac import BindingMatch
 from master.controllers.actions import Create
 from master.controllers.cluster_roles import reconcile
 from master.request_info import RequestInfo
-from master.resources.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject
+from master.resources.rbac import RBAC_GROUP, ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject
 from master.resources.resource import AnyResource
 from master.resources.scheme import SERVED
 from master.resources.security_context_constraints import SCC_PLURAL, SECURITY_GROUP
@@ -238,7 +238,7 @@ def _special_requests() -> Iterator[tuple[str, Attributes]]:
     yield from _impersonations()
     for plural in ("roles", "clusterroles"):
         for verb in ("bind", "escalate"):
-            yield f"{verb} {plural}", Attributes(verb, rbac.RBAC_GROUP, plural, namespace=PROJECT, name="x")
+            yield f"{verb} {plural}", Attributes(verb, RBAC_GROUP, plural, namespace=PROJECT, name="x")
     for scc in BOOTSTRAP_SCCS:
         name = scc.metadata.name
         yield f"use scc {name}", Attributes("use", SECURITY_GROUP, SCC_PLURAL, namespace=PROJECT, name=name)

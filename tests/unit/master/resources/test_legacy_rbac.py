@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from typing import Any
 
 import msgspec
@@ -31,6 +32,7 @@ RESOURCES = {
         ROLE_BINDING_RESTRICTIONS,
     )
 }
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 TEXT = st.text(max_size=4)
 NAMES = st.sampled_from(
     ["amy", "system:admin", "b64:eA", "system:serviceaccount:blue:robot", "system:serviceaccount:x"]
@@ -205,7 +207,7 @@ def test_columns_of_a_restriction_name_its_subjects() -> None:
     accounts = {"serviceaccounts": [{"name": "robot"}, {"name": "x", "namespace": "blue"}], "namespaces": ["green"]}
     users = {"users": ["amy"], "groups": ["dev"], "labels": [{"matchLabels": {"a": "b"}}]}
     rows = [
-        [column.cell(legacy("RoleBindingRestriction", spec=spec), None) for column in ROLE_BINDING_RESTRICTIONS.columns]
+        [column.cell(legacy("RoleBindingRestriction", spec=spec), NOW) for column in ROLE_BINDING_RESTRICTIONS.columns]
         for spec in (
             {"serviceaccountrestriction": accounts},
             {"userrestriction": users},
