@@ -325,6 +325,16 @@ async def test_sudoer_acts_as_the_administrator(people: People, server: ApiServe
     assert (await send(people.amy, "GET", "/api/v1/nodes", headers={"Impersonate-User": "system:admin"}))[0] == 403
 
 
+async def test_editor_acts_as_the_service_accounts_of_the_project(people: People) -> None:
+    own, foreign = ({"Impersonate-User": f"system:serviceaccount:{project}:default"} for project in ("red", "blue"))
+    who = {"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1"}
+    path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+    status, answer = await send(people.bob, "POST", path, who, headers=own)
+    assert (status, answer["status"]["userInfo"]["username"]) == (201, own["Impersonate-User"])
+    assert (await send(people.bob, "GET", "/api/v1/namespaces/red/pods", headers=own))[0] == 403
+    assert (await send(people.bob, "POST", path, who, headers=foreign))[0] == 403
+
+
 def test_kubectl_resolves_short_names_to_kubernetes(projects: None, server: ApiServer, tmp_path: Path) -> None:
     def kubectl(*words: str) -> str:
         command = [shutil.which("kubectl") or "kubectl", f"--kubeconfig={server.kubeconfig}", *words]
