@@ -47,6 +47,9 @@ LEGACY_REVIEWS = (
 SCOPES = "scopes.authorization.openshift.io"
 """The key of a user's `extra` under which the scopes are that limit it."""
 
+MAX_SCOPES = 100
+"""Scopes of the user in a review."""
+
 BINDINGS_PER_TURN = 100
 """Bindings that a review examines before other requests have their turn."""
 
@@ -64,11 +67,12 @@ class LegacyReviews:
     async def answer(self, review: Object, requester: User, namespace: str) -> Object:
         """Return the response to a review. `namespace` is that of the path, empty for reviews of the whole cluster."""
         if isinstance(review, LegacySelfSubjectRulesReview):
-            user = _limited(requester, review.spec.scopes)
-            return replace(review, status=self._rules(user, namespace))
+            _check_scopes(review, "spec.", review.spec.scopes)
+            return replace(review, status=self._rules(_limited(requester, review.spec.scopes), namespace))
         if isinstance(review, SubjectRulesReview):
             spec = review.spec
             _check_subject(review, "spec.", spec.user, spec.groups, is_required=True)
+            _check_scopes(review, "spec.", spec.scopes)
             user = _limited(User(spec.user, frozenset(spec.groups)), spec.scopes)
             return replace(review, status=self._rules(user, namespace))
         assert isinstance(review, ResourceAccessReview)
@@ -77,6 +81,7 @@ class LegacyReviews:
         if not isinstance(review, LegacySubjectAccessReview):
             return await self._who_can(_attributes(review, namespace))
         _check_subject(review, "", review.user, review.groups, is_required=False)
+        _check_scopes(review, "", review.scopes)
         user = User(review.user, frozenset(review.groups)) if review.user or review.groups else requester
         decision = self._authorizer.decide_review(_limited(user, review.scopes), _access(review, namespace))
         return SubjectAccessReviewResponse(namespace=namespace, allowed=decision.allowed, reason=decision.reason)
@@ -133,8 +138,9 @@ def _check_action(review: ResourceAccessReview) -> None:
     problems = []
     if not review.verb:
         problems.append(FieldError("verb", '""', "a verb is required", MISSING))
-    is_path = isinstance(review, LegacySubjectAccessReview) and review.is_non_resource_url
-    if not review.resource and not is_path:
+    if review.is_non_resource_url and type(review) is not LegacySubjectAccessReview:
+        problems.append(FieldError("isNonResourceURL", "true", "disallowed on this kind of request"))
+    elif not review.resource and not review.is_non_resource_url:
         problems.append(FieldError("resource", '""', "a resource is required", MISSING))
     if problems:
         raise errors.invalid_review(review.KIND, problems)
@@ -148,6 +154,12 @@ def _check_subject(review: Object, path: str, user: str, groups: tuple[str, ...]
         problems.append(too_many_groups(f"{path}groups", groups))
     if problems:
         raise errors.invalid_review(review.KIND, problems)
+
+
+def _check_scopes(review: Object, path: str, scopes: tuple[str, ...] | None) -> None:
+    if scopes is not None and len(scopes) > MAX_SCOPES:
+        problem = FieldError(f"{path}scopes", f"{len(scopes)} scopes", f"at most {MAX_SCOPES} are accepted")
+        raise errors.invalid_review(review.KIND, [problem])
 
 
 def _limited(user: User, scopes: tuple[str, ...] | None) -> User:

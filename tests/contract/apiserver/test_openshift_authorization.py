@@ -250,17 +250,24 @@ async def test_subject_access_review(people: People, subject: dict[str, Any], al
     assert (status, answer["namespace"], answer["allowed"]) == (201, "red", allowed)
 
 
-async def test_subject_access_review_names_the_binding_and_bounds_groups(people: People) -> None:
-    path, local = f"{ROOT}/namespaces/red/localsubjectaccessreviews", review("LocalSubjectAccessReview", user="bob")
-    _, answer = await send(people.amy, "POST", path, local)
+LOCAL_REVIEWS = f"{ROOT}/namespaces/red/localsubjectaccessreviews"
+
+
+async def test_subject_access_review_names_the_binding_and_is_bounded(people: People) -> None:
+    local = review("LocalSubjectAccessReview", user="bob")
+    _, answer = await send(people.amy, "POST", LOCAL_REVIEWS, local)
     assert answer["reason"] == 'RBAC: allowed by RoleBinding "bob/red" of ClusterRole "edit" to User "bob"'
-    status, refused = await send(people.amy, "POST", path, {**local, "groups": [str(n) for n in range(1001)]})
+    status, refused = await send(people.amy, "POST", LOCAL_REVIEWS, {**local, "groups": [str(n) for n in range(1001)]})
     assert (status, refused["details"]["causes"][0]["field"]) == (422, "groups")
     of_kubernetes = {"resourceAttributes": {"namespace": "red", "verb": "get", "resource": "pods"}, "user": "bob"}
     body = {"spec": {**of_kubernetes, "groups": [str(n) for n in range(1001)]}}
     path = "/apis/authorization.k8s.io/v1/namespaces/red/localsubjectaccessreviews"
     body["metadata"] = {"namespace": "red"}
     assert (await send(people.amy, "POST", path, body))[0] == 422
+    status, refused = await send(people.amy, "POST", LOCAL_REVIEWS, {**local, "scopes": ["user:full"] * 101})
+    assert (status, refused["details"]["causes"][0]["field"]) == (422, "scopes")
+    on_path = {**local, "isNonResourceURL": True, "path": "/metrics"}
+    assert (await send(people.amy, "POST", LOCAL_REVIEWS, on_path))[0] == 422
     path_review: dict[str, Any] = {"isNonResourceURL": True, "path": "/metrics", "resource": "", "user": "bob"}
     body = review("SubjectAccessReview", **path_review)
     assert (await send(people.root, "POST", f"{ROOT}/subjectaccessreviews", body))[1]["allowed"] is False
@@ -316,6 +323,16 @@ async def test_sudoer_acts_as_the_administrator(people: People, server: ApiServe
         assert (await send(sam, "GET", "/api/v1/nodes", headers={"Impersonate-User": "system:admin"}))[0] == 200
         assert (await send(sam, "GET", "/api/v1/nodes", headers={"Impersonate-User": "amy"}))[0] == 403
     assert (await send(people.amy, "GET", "/api/v1/nodes", headers={"Impersonate-User": "system:admin"}))[0] == 403
+
+
+async def test_editor_acts_as_the_service_accounts_of_the_project(people: People) -> None:
+    own, foreign = ({"Impersonate-User": f"system:serviceaccount:{project}:default"} for project in ("red", "blue"))
+    who = {"kind": "SelfSubjectReview", "apiVersion": "authentication.k8s.io/v1"}
+    path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+    status, answer = await send(people.bob, "POST", path, who, headers=own)
+    assert (status, answer["status"]["userInfo"]["username"]) == (201, own["Impersonate-User"])
+    assert (await send(people.bob, "GET", "/api/v1/namespaces/red/pods", headers=own))[0] == 403
+    assert (await send(people.bob, "POST", path, who, headers=foreign))[0] == 403
 
 
 def test_kubectl_resolves_short_names_to_kubernetes(projects: None, server: ApiServer, tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+import datetime
 from typing import Any
 
 import msgspec
@@ -22,7 +22,6 @@ from master.resources.legacy_rbac import (
 )
 from master.resources.resource import AnyResource
 
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RESOURCES = {
     resource.kind: resource
     for resource in (
@@ -33,6 +32,7 @@ RESOURCES = {
         ROLE_BINDING_RESTRICTIONS,
     )
 }
+NOW = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 TEXT = st.text(max_size=4)
 NAMES = st.sampled_from(
     ["amy", "system:admin", "b64:eA", "system:serviceaccount:blue:robot", "system:serviceaccount:x"]

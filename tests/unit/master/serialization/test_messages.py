@@ -49,6 +49,9 @@ def test_every_message_has_unique_fields_of_known_types() -> None:
         ("autoscaling/v1", "HorizontalPodAutoscaler", "HorizontalPodAutoscalerV1"),
         ("batch/v1beta1", "CronJob", "CronJob"),
         ("meta.k8s.io/v1", "DeleteOptions", "DeleteOptions"),
+        ("authorization.openshift.io/v1", "Role", "LegacyRole"),
+        ("authorization.openshift.io/v1", "SubjectAccessReview", "LegacySubjectAccessReview"),
+        ("authorization.k8s.io/v1", "SubjectAccessReview", "SubjectAccessReview"),
     ],
 )
 def test_message_of_a_kind(version: str, kind: str, message: str) -> None:
