@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -111,6 +111,13 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
             "create a pod in a project can own the nodes"
         ),
     ] = True
+    identity_providers: Annotated[
+        tuple[dict[str, Any], ...],
+        msgspec.Meta(
+            description="identity providers of users, in the order in which they are tried: a list of {name, "
+            "challenge, login, mappingMethod, provider}; empty: nobody logs in with a password"
+        ),
+    ] = ()
     audit_log_path: Annotated[
         str,
         msgspec.Meta(description="file of audit events; empty: audit/audit.log in stateDir; none: no audit log"),
