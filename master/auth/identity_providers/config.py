@@ -315,10 +315,9 @@ def _ldap(name: str, config: LDAPConfig, path: str, reader: _Reader) -> Authenti
 
 def _request_header(name: str, config: RequestHeaderConfig, path: str, reader: _Reader) -> Authenticator:
     for field_name, url in (("loginURL", config.login_url), ("challengeURL", config.challenge_url)):
-        if url:
-            reader.https_url(f"{path}.{field_name}", _PLACEHOLDER.sub("x", url))
-            if not _PLACEHOLDER.search(url):
-                reader.add(f"{path}.{field_name}", f"found {url!r:.200}; a URL with ${{url}} or ${{query}} is accepted")
+        if url and (not _PLACEHOLDER.search(url) or not is_https_url(_PLACEHOLDER.sub("x", url))):
+            accepted = "an https URL with ${url} or ${query} is accepted"
+            reader.add(f"{path}.{field_name}", f"found {url!r:.200}; {accepted}")
     if not any(config.headers):
         reader.add(f"{path}.headers", "is empty; at least one header is needed, such as X-Remote-User")
     authorities: tuple[x509.Certificate, ...] = ()
@@ -441,6 +440,4 @@ def _check_challengers(providers: Mapping[str, IdentityProvider], reader: _Reade
                 reader.add(f"{path}.provider.loginURL", "is missing; with login it is needed")
             if provider.is_challenge and len(challengers) > 1:
                 others = ", ".join(other for other in challengers if other != path)
-                reader.add(
-                    f"{path}.challenge", f"is true, as for {others}; a redirect is accepted as the only challenge"
-                )
+                reader.add(f"{path}.challenge", f"is true, as for {others}; a redirect is accepted alone")
