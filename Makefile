@@ -134,6 +134,7 @@ packages:
 	command -v kubectl >/dev/null || missing="$$missing kubectl"; \
 	if [[ -n "$$missing" ]]; then $(MAKE) install-packages MISSING="$$missing"; fi
 
+# Without a configuration, Debian's slapd does not start: only tests use it, with configurations of their own.
 .PHONY: install-packages
 install-packages:
 	@. /etc/os-release; if [[ "$$ID" != debian || $$(id -u) != 0 ]]; then \
@@ -143,6 +144,7 @@ install-packages:
 	@echo "installing Debian packages, once (missing:$(MISSING))"
 	@export DEBIAN_FRONTEND=noninteractive; \
 	apt-get -qq update; \
+	debconf-set-selections <<<'slapd slapd/no_configuration boolean true'; \
 	apt-get -qq install -y --no-install-recommends $(PACKAGES) \
 		$$(command -v kubectl >/dev/null || echo kubernetes-client) >/dev/null
 
