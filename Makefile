@@ -16,7 +16,7 @@ TIERS := unit golden contract switch net e2e
 WORKERS ?= $(shell echo $$(( $$(nproc) * 3 / 2 )))
 
 PACKAGES := openvswitch-switch docker.io containerd nftables iproute2 ethtool curl busybox-static catatonit python3-venv iputils-ping tcpdump procps \
-	containernetworking-plugins docker-registry faketime
+	containernetworking-plugins docker-registry faketime slapd
 COMMANDS := ovs-vswitchd dockerd docker containerd ctr nft ip tc ethtool curl catatonit nsenter ping tcpdump docker-registry faketime
 
 .PHONY: help
@@ -128,11 +128,13 @@ install: packages $(VENV)/installed
 packages:
 	@missing=""; for command in $(COMMANDS); do command -v $$command >/dev/null || missing="$$missing $$command"; done; \
 	[[ -x /usr/lib/cni/bridge ]] || missing="$$missing containernetworking-plugins"; \
+	[[ -x /usr/sbin/slapd ]] || missing="$$missing slapd"; \
 	[[ -x /bin/busybox ]] || missing="$$missing busybox"; \
 	python3 -c 'import ensurepip' 2>/dev/null || missing="$$missing python3-venv"; \
 	command -v kubectl >/dev/null || missing="$$missing kubectl"; \
 	if [[ -n "$$missing" ]]; then $(MAKE) install-packages MISSING="$$missing"; fi
 
+# Without a configuration, Debian's slapd does not start: only tests use it, with configurations of their own.
 .PHONY: install-packages
 install-packages:
 	@. /etc/os-release; if [[ "$$ID" != debian || $$(id -u) != 0 ]]; then \
@@ -142,6 +144,7 @@ install-packages:
 	@echo "installing Debian packages, once (missing:$(MISSING))"
 	@export DEBIAN_FRONTEND=noninteractive; \
 	apt-get -qq update; \
+	debconf-set-selections <<<'slapd slapd/no_configuration boolean true'; \
 	apt-get -qq install -y --no-install-recommends $(PACKAGES) \
 		$$(command -v kubectl >/dev/null || echo kubernetes-client) >/dev/null
 

@@ -6,18 +6,34 @@ Source: `oauthConfig.identityProviders` of the master configuration of OpenShift
 
 from __future__ import annotations
 
+import datetime
 import difflib
 import logging
 import re
-from collections.abc import Callable, Mapping, Sequence
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from cryptography import x509
 
 from master.auth.identity_providers.allow_deny_all import AllowAllProvider, DenyAllProvider
+from master.auth.identity_providers.basic_auth import BasicAuthProvider
 from master.auth.identity_providers.htpasswd import HTPasswdProvider
+from master.auth.identity_providers.keystone import KeystoneProvider
+from master.auth.identity_providers.ldap import AttributeNames, Directory, LDAPProvider
+from master.auth.identity_providers.ldap_protocol import is_attribute, parse_url
+from master.auth.identity_providers.openid import (
+    REQUEST_PARAMETERS,
+    ClaimNames,
+    Endpoints,
+    OpenIDClient,
+    OpenIDProvider,
+    is_https_url,
+)
 from master.auth.identity_providers.provider import (
     HeaderProvider,
     IdentityProvider,
@@ -25,6 +41,8 @@ from master.auth.identity_providers.provider import (
     PasswordProvider,
     RedirectProvider,
 )
+from master.auth.identity_providers.remote import RemoteClient
+from master.auth.identity_providers.request_header import HeaderNames, RequestHeaderProvider
 
 log = logging.getLogger(__name__)
 
@@ -61,6 +79,94 @@ class HTPasswdConfig(_Config, frozen=True, kw_only=True, rename="camel"):
     file: str
 
 
+Secret = str | dict[str, str]
+"""A text, or `{file: PATH}`: the file that has it. A line feed at its end is not part of it."""
+
+
+class _TLSConfig(_Config, frozen=True, kw_only=True, rename="camel"):
+    """The part of the form of a remote server: its authorities, and the master's client certificate."""
+
+    url: str
+    ca: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+
+
+class BasicAuthConfig(_TLSConfig, frozen=True, kw_only=True, rename="camel"):
+    """BasicAuthPasswordIdentityProvider."""
+
+
+class KeystoneConfig(_TLSConfig, frozen=True, kw_only=True, rename="camel"):
+    """KeystonePasswordIdentityProvider."""
+
+    domain_name: str
+    use_keystone_identity: bool = False
+
+
+class LDAPAttributesConfig(_Config, frozen=True, kw_only=True, rename="camel"):
+    """The attributes of each part of an identity."""
+
+    id: tuple[str, ...]
+    preferred_username: tuple[str, ...] = ()
+    name: tuple[str, ...] = ()
+    email: tuple[str, ...] = ()
+
+
+class LDAPConfig(_Config, frozen=True, kw_only=True, rename="camel"):
+    """LDAPPasswordIdentityProvider."""
+
+    url: str
+    bind_dn: str = msgspec.field(default="", name="bindDN")
+    bind_password: Secret = ""
+    insecure: bool = False
+    ca: str = ""
+    attributes: dict[str, Any]
+
+
+class RequestHeaderConfig(_Config, frozen=True, kw_only=True, rename="camel"):
+    """RequestHeaderIdentityProvider."""
+
+    login_url: str = msgspec.field(default="", name="loginURL")
+    challenge_url: str = msgspec.field(default="", name="challengeURL")
+    client_ca: str = msgspec.field(name="clientCA")
+    client_common_names: tuple[str, ...] = ()
+    headers: tuple[str, ...]
+    preferred_username_headers: tuple[str, ...] = ()
+    name_headers: tuple[str, ...] = ()
+    email_headers: tuple[str, ...] = ()
+
+
+class OpenIDURLsConfig(_Config, frozen=True, kw_only=True, rename="camel"):
+    """The endpoints of an OpenID provider."""
+
+    authorize: str
+    token: str
+    user_info: str = ""
+
+
+class OpenIDClaimsConfig(_Config, frozen=True, kw_only=True, rename="camel"):
+    """The claims of each part of an identity."""
+
+    id: tuple[str, ...] = ("sub",)
+    preferred_username: tuple[str, ...] = ("preferred_username",)
+    name: tuple[str, ...] = ("name",)
+    email: tuple[str, ...] = ("email",)
+    groups: tuple[str, ...] = ()
+
+
+class OpenIDConfig(_Config, frozen=True, kw_only=True, rename="camel"):
+    """OpenIDIdentityProvider. It has `issuer` or `urls`."""
+
+    client_id: str = msgspec.field(name="clientID")
+    client_secret: Secret
+    ca: str = ""
+    extra_scopes: tuple[str, ...] = ()
+    extra_authorize_parameters: dict[str, str] = {}
+    issuer: str = ""
+    urls: dict[str, Any] | None = None
+    claims: dict[str, Any] = {}
+
+
 @dataclass(slots=True)
 class _Reader:
     """Reads forms and files, and collects the problems by path."""
@@ -84,6 +190,47 @@ class _Reader:
         except (OSError, ValueError) as error:
             self.add(path, f"found {name!r}: {error}; the path of a file that can be read is accepted")
             return None
+
+    def secret(self, path: str, value: Secret) -> str:
+        """Return a secret; an empty text after adding the problem."""
+        if isinstance(value, str):
+            return value
+        if set(value) != {"file"}:
+            self.add(path, f"found a mapping with {', '.join(sorted(value)) or 'nothing'}; {{file: PATH}} is accepted")
+        elif (file := self.file(f"{path}.file", value["file"])) is not None:
+            with self.file_errors(f"{path}.file"):
+                if secret := file.read_text().rstrip("\r\n"):
+                    return secret
+                self.add(f"{path}.file", f"the file {value['file']!r} is empty")
+        return ""
+
+    def tls(self, path: str, ca: str, certificate: str = "", key: str = "") -> ssl.SSLContext:
+        """Return the context of a client that verifies its server. Without `ca` it trusts the system's authorities."""
+        files = {"ca": ca, "certFile": certificate, "keyFile": key}
+        found = {name: self.file(f"{path}.{name}", file) for name, file in files.items() if file}
+        context = ssl.create_default_context() if not ca else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if authorities := found.get("ca"):
+            with self.file_errors(f"{path}.ca"):
+                context.load_verify_locations(authorities)
+        if bool(certificate) != bool(key):
+            self.add(path, "has one of certFile and keyFile; both or neither are accepted")
+        elif (certificate_file := found.get("certFile")) and (key_file := found.get("keyFile")):
+            with self.file_errors(f"{path}.certFile"):
+                context.load_cert_chain(certificate_file, key_file, password="")
+        return context
+
+    def https_url(self, path: str, url: str) -> None:
+        """Add a problem if a URL is not https."""
+        if not is_https_url(url):
+            self.add(path, f"found {url!r:.200}; an https URL is accepted, without credentials and fragment")
+
+    @contextmanager
+    def file_errors(self, path: str) -> Iterator[None]:
+        """Add the errors of reading a file."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            self.add(path, f"the file cannot be used: {error}")
 
     def convert(self, path: str, document: object, kind: type[P], ignored: frozenset[str] = frozenset()) -> P | None:
         """Return a document as a form, without its ignored keys; None after adding the problems of each field."""
@@ -124,6 +271,96 @@ def _htpasswd(name: str, config: HTPasswdConfig, path: str, reader: _Reader) -> 
     return None if file is None else HTPasswdProvider(name, file)
 
 
+def _basic_auth(name: str, config: BasicAuthConfig, path: str, reader: _Reader) -> Authenticator:
+    reader.https_url(f"{path}.url", config.url)
+    tls = reader.tls(path, config.ca, config.cert_file, config.key_file)
+    return BasicAuthProvider(name, config.url, RemoteClient(tls))
+
+
+def _keystone(name: str, config: KeystoneConfig, path: str, reader: _Reader) -> Authenticator:
+    reader.https_url(f"{path}.url", config.url)
+    if not config.domain_name:
+        reader.add(f"{path}.domainName", "is empty; the name of a domain is accepted, such as Default")
+    client = RemoteClient(reader.tls(path, config.ca, config.cert_file, config.key_file))
+    return KeystoneProvider(
+        name, config.url, config.domain_name, client, use_keystone_identity=config.use_keystone_identity
+    )
+
+
+def _ldap(name: str, config: LDAPConfig, path: str, reader: _Reader) -> Authenticator | None:
+    attributes = reader.convert(f"{path}.attributes", config.attributes, LDAPAttributesConfig)
+    bind_password = reader.secret(f"{path}.bindPassword", config.bind_password)
+    if bool(config.bind_dn) != bool(config.bind_password):
+        reader.add(path, "has one of bindDN and bindPassword; both or neither are accepted")
+    if config.insecure and (config.ca or config.url.startswith("ldaps:")):
+        reader.add(f"{path}.insecure", "is true, but ca and ldaps URLs are for TLS; false is accepted with them")
+    tls = None if config.insecure else reader.tls(path, config.ca)
+    try:
+        url = parse_url(config.url)
+    except ValueError as error:
+        reader.add(f"{path}.url", f"found {config.url!r:.200}: {error}")
+        return None
+    if attributes is None:
+        return None
+    names = AttributeNames(attributes.id, attributes.preferred_username, attributes.name, attributes.email)
+    if not names.id:
+        reader.add(f"{path}.attributes.id", "is empty; at least one attribute is needed, such as dn")
+    for attribute in names.requested():
+        if not is_attribute(attribute):
+            reader.add(f"{path}.attributes", f"found {attribute!r:.80}; names of attributes are accepted")
+    if config.insecure:
+        log.warning("identity provider sends passwords without TLS", extra={"provider": name})
+    return LDAPProvider(name, Directory(url, tls, config.bind_dn, bind_password), names)
+
+
+def _request_header(name: str, config: RequestHeaderConfig, path: str, reader: _Reader) -> Authenticator:
+    for field_name, url in (("loginURL", config.login_url), ("challengeURL", config.challenge_url)):
+        if url and (not _PLACEHOLDER.search(url) or not is_https_url(_PLACEHOLDER.sub("x", url))):
+            accepted = "an https URL with ${url} or ${query} is accepted"
+            reader.add(f"{path}.{field_name}", f"found {url!r:.200}; {accepted}")
+    if not any(config.headers):
+        reader.add(f"{path}.headers", "is empty; at least one header is needed, such as X-Remote-User")
+    authorities: tuple[x509.Certificate, ...] = ()
+    if (file := reader.file(f"{path}.clientCA", config.client_ca)) is not None:
+        with reader.file_errors(f"{path}.clientCA"):
+            authorities = tuple(x509.load_pem_x509_certificates(file.read_bytes()))
+    names = HeaderNames(config.headers, config.preferred_username_headers, config.name_headers, config.email_headers)
+    common_names = frozenset(config.client_common_names)
+    return RequestHeaderProvider(
+        name, config.login_url, config.challenge_url, authorities, common_names, names, _utc_now
+    )
+
+
+def _utc_now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)
+
+
+def _openid(name: str, config: OpenIDConfig, path: str, reader: _Reader) -> Authenticator | None:
+    claims = reader.convert(f"{path}.claims", config.claims, OpenIDClaimsConfig)
+    urls = None
+    if (config.urls is None) == (not config.issuer):
+        reader.add(path, "has both or none of issuer and urls; one of them is accepted")
+    elif config.urls is None:
+        reader.https_url(f"{path}.issuer", config.issuer)
+    elif (urls := reader.convert(f"{path}.urls", config.urls, OpenIDURLsConfig)) is not None:
+        for field_name, url in (("authorize", urls.authorize), ("token", urls.token), ("userInfo", urls.user_info)):
+            if url or field_name != "userInfo":
+                reader.https_url(f"{path}.urls.{field_name}", url)
+    secret = reader.secret(f"{path}.clientSecret", config.client_secret)
+    for field_name, value in (("clientID", config.client_id), ("clientSecret", config.client_secret)):
+        if not value:
+            reader.add(f"{path}.{field_name}", "is empty; the value from the registration at the provider is needed")
+    for parameter in sorted(REQUEST_PARAMETERS & config.extra_authorize_parameters.keys()):
+        reader.add(f"{path}.extraAuthorizeParameters.{parameter}", "is set by the master; others are accepted")
+    tls = reader.tls(path, config.ca)
+    if claims is None:
+        return None
+    names = ClaimNames(claims.id, claims.preferred_username, claims.name, claims.email, claims.groups)
+    client = OpenIDClient(config.client_id, secret, config.extra_scopes, config.extra_authorize_parameters, names)
+    server = config.issuer if urls is None else Endpoints("", urls.authorize, urls.token, urls.user_info)
+    return OpenIDProvider(name, client, server, RemoteClient(tls))
+
+
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """A kind of provider: its form, and how it is built. A builder returns None after adding problems."""
@@ -136,10 +373,16 @@ KINDS = {
     "AllowAllPasswordIdentityProvider": _Kind(NoFieldsConfig, _allow_all),
     "DenyAllPasswordIdentityProvider": _Kind(NoFieldsConfig, _deny_all),
     "HTPasswdPasswordIdentityProvider": _Kind(HTPasswdConfig, _htpasswd),
+    "BasicAuthPasswordIdentityProvider": _Kind(BasicAuthConfig, _basic_auth),
+    "LDAPPasswordIdentityProvider": _Kind(LDAPConfig, _ldap),
+    "KeystonePasswordIdentityProvider": _Kind(KeystoneConfig, _keystone),
+    "RequestHeaderIdentityProvider": _Kind(RequestHeaderConfig, _request_header),
+    "OpenIDIdentityProvider": _Kind(OpenIDConfig, _openid),
 }
 """The kinds of providers."""
 
 _NAME = re.compile(r"(?!\.{1,2}\Z)[^:/%\s\x00-\x1f\x7f]{1,253}")
+_PLACEHOLDER = re.compile(r"\$\{(?:url|server-relative-url|query)\}")
 _TYPE_META = frozenset(("apiVersion", "kind"))
 
 
@@ -149,7 +392,7 @@ def load_identity_providers(documents: Sequence[object], directory: Path) -> tup
     Files are relative to the directory. Passwords and keys are read now, the file of HTPasswd when it changes.
     """
     reader = _Reader(directory)
-    providers: list[IdentityProvider] = []
+    providers: dict[str, IdentityProvider] = {}
     names: set[str] = set()
     for number, document in enumerate(documents):
         path = f"identityProviders[{number}]"
@@ -162,12 +405,13 @@ def load_identity_providers(documents: Sequence[object], directory: Path) -> tup
             reader.add(f"{path}.name", f"found {config.name!r} again; each provider needs a name of its own")
         names.add(config.name)
         if (authenticator := _authenticator(config, f"{path}.provider", reader)) is not None:
-            providers.append(
-                IdentityProvider(config.name, config.challenge, config.login, config.mapping_method, authenticator)
+            providers[path] = IdentityProvider(
+                config.name, config.challenge, config.login, config.mapping_method, authenticator
             )
+    _check_challengers(providers, reader)
     if reader.found:
         raise InvalidIdentityProviders("\n".join(reader.found))
-    return tuple(providers)
+    return tuple(providers.values())
 
 
 def _authenticator(config: IdentityProviderConfig, path: str, reader: _Reader) -> Authenticator | None:
@@ -180,3 +424,20 @@ def _authenticator(config: IdentityProviderConfig, path: str, reader: _Reader) -
         return None
     form = reader.convert(path, config.provider, kind.form, ignored=_TYPE_META)
     return None if form is None else kind.build(config.name, form, path, reader)
+
+
+def _check_challengers(providers: Mapping[str, IdentityProvider], reader: _Reader) -> None:
+    """Add the problems of providers that cannot be used in one of the ways in which they are to be used."""
+    challengers = [path for path, provider in providers.items() if provider.is_challenge]
+    for path, provider in providers.items():
+        authenticator = provider.authenticator
+        if isinstance(authenticator, OpenIDProvider) and provider.is_challenge:
+            reader.add(f"{path}.challenge", "is true; OpenID needs a browser, so only login is accepted")
+        if isinstance(authenticator, RequestHeaderProvider):
+            if provider.is_challenge and not authenticator.challenge_url:
+                reader.add(f"{path}.provider.challengeURL", "is missing; with challenge it is needed")
+            if provider.is_login and not authenticator.login_url:
+                reader.add(f"{path}.provider.loginURL", "is missing; with login it is needed")
+            if provider.is_challenge and len(challengers) > 1:
+                others = ", ".join(other for other in challengers if other != path)
+                reader.add(f"{path}.challenge", f"is true, as for {others}; a redirect is accepted alone")

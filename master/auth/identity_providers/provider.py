@@ -6,6 +6,7 @@ Source: the identity providers of OpenShift's OAuth server.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
@@ -16,13 +17,28 @@ MAX_PASSWORD_BYTES = 1024
 MAX_USER_NAME_BYTES = 1024
 """Longer passwords and names are wrong ones. They come from unauthenticated clients, and their length is work."""
 
+MAX_TEXT, MAX_GROUPS = 1024, 1000
+"""What a provider may report of a person: characters of a name, and groups."""
+
 ESCAPED_PREFIX = "b64:"
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""Control characters, line separators, and what reverses the direction of the text after it."""
 
 MappingMethod = Literal["claim", "lookup", "generate", "add"]
 
 
 class ProviderError(Exception):
     """An identity provider that cannot answer: unreachable, misconfigured or contradictory."""
+
+
+class AuthorizationError(ProviderError):
+    """An error that the provider redirected back with, such as `access_denied`. Clients get it as it is."""
+
+    def __init__(self, error: str, description: str) -> None:
+        super().__init__(f"{error}: {description}" if description else error)
+        self.error = error
+        self.description = description
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +57,38 @@ class ProviderIdentity:
     groups: tuple[str, ...] | None = None
 
 
+def reported_identity(
+    provider_name: str,
+    provider_user_name: str,
+    *,
+    name: str = "",
+    email: str = "",
+    preferred_username: str = "",
+    groups: tuple[str, ...] | None = None,
+) -> ProviderIdentity:
+    """Return the identity that a remote provider reports. Raises ProviderError if its id or groups are unusable.
+
+    The other texts are cut.
+    """
+    if not provider_user_name or not is_text(provider_user_name, MAX_USER_NAME_BYTES):
+        raise ProviderError(f"{provider_name} reports the user id {provider_user_name!r:.80}; text is needed")
+    if groups is not None and (len(groups) > MAX_GROUPS or not all(is_text(group, MAX_TEXT) for group in groups)):
+        raise ProviderError(f"{provider_name} reports {len(groups)} groups; at most {MAX_GROUPS} are accepted, as text")
+    name, email, preferred_username = (
+        text[:MAX_TEXT] if is_text(text) else "" for text in (name, email, preferred_username)
+    )
+    return ProviderIdentity(provider_name, provider_user_name, name, email, preferred_username, groups)
+
+
+def is_text(text: str, max_bytes: int | None = None) -> bool:
+    """Return whether a text has no control characters and no bytes that are no text, and is not too long."""
+    try:
+        length = len(text.encode())
+    except UnicodeEncodeError:
+        return False
+    return not _CONTROL.search(text) and (max_bytes is None or length <= max_bytes)
+
+
 @runtime_checkable
 class PasswordProvider(Protocol):
     """A provider that checks a name and a password."""
@@ -53,12 +101,17 @@ class PasswordProvider(Protocol):
 class HeaderProvider(Protocol):
     """A provider whose proxy authenticates people and names them in headers of the request.
 
-    `login_url` and `challenge_url` are where clients without these headers are redirected; they have the placeholders
-    `${url}`, `${server-relative-url}` and `${query}`.
+    Clients without these headers are redirected to its URLs, which have the placeholders `${url}`,
+    `${server-relative-url}` and `${query}`.
     """
 
-    login_url: str
-    challenge_url: str
+    @property
+    def login_url(self) -> str:
+        """Return where browsers are redirected; empty if the provider is not for them."""
+
+    @property
+    def challenge_url(self) -> str:
+        """Return where other clients are redirected; empty if the provider is not for them."""
 
     def authenticate_headers(self, headers: MultiMapping[str], certificate: bytes | None) -> ProviderIdentity | None:
         """Return the identity; None if the request has no headers or no certificate of the proxy.
