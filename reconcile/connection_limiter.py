@@ -79,11 +79,11 @@ class ConnectionLimiter:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._unknown = _Pool(limits.unauthenticated, limits.per_source)
-        self._known = _Pool(limits.unauthenticated, limits.unauthenticated)
-        self._users = _Pool(limits.authenticated, limits.per_user, ripe_seconds=math.inf)
-        self._exempt = _Pool(limits.authenticated, limits.authenticated)
-        self._open: dict[int, tuple[_Pool, str]] = {}
+        self._unknown = FairPool(limits.unauthenticated, limits.per_source)
+        self._known = FairPool(limits.unauthenticated, limits.unauthenticated)
+        self._users = FairPool(limits.authenticated, limits.per_user, ripe_seconds=math.inf)
+        self._exempt = FairPool(limits.authenticated, limits.authenticated)
+        self._open: dict[int, tuple[FairPool, str]] = {}
         """Pool and source of each connection."""
         self._known_sources: OrderedDict[str, None] = OrderedDict()
         """Sources from which a user has authenticated, the latest last; at most as many as connections."""
@@ -148,8 +148,8 @@ REFUSED = -1
 """Stands for the connection that makes the others too many."""
 
 
-class _Pool:
-    """Connections by holder, which is a source or a user: at most `limit`, and `per_holder` of one holder.
+class FairPool:
+    """Connections by holder, such as a source or a user: at most `limit`, and `per_holder` of one holder.
 
     All operations take constant time, because a flood of connections calls them.
     """

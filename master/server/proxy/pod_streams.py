@@ -28,6 +28,7 @@ from master.server import routes
 from master.server.proxy import forwarding, proxy
 from master.server.proxy.forwarding import Forwarder
 from master.server.proxy.kubelet_client import KubeletClient, Unreachable
+from master.server.proxy.node_streams import NodeStreams
 from master.server.proxy.proxy import ProxyHandler
 from master.server.routes import ProxyRoute
 from master.storage.interface import Key, Storage, Transaction
@@ -44,6 +45,7 @@ class PodStreams:
         self._nodes = nodes
         self._chain = creation.chain
         self._clock = creation.clock
+        self._node_streams = NodeStreams()
         self._forwarder = Forwarder()
         self._proxies = ProxyHandler(storage, nodes, self._forwarder)
 
@@ -91,13 +93,17 @@ class PodStreams:
         if not pod.spec.node_name:
             return web.Response(status=204)
         path = log_path(pod, container, options)
+        with self._node_streams.open(pod.spec.node_name, route.info.namespace):
+            return await self._forward_log(http, pod, path, options)
+
+    async def _forward_log(self, http: web.Request, pod: Pod, path: str, options: LogOptions) -> web.StreamResponse:
         address = self._nodes.address(pod.spec.node_name)
         try:
             response = await self._nodes.open(pod.spec.node_name, "GET", path, verify=not options.insecure_backend)
         except Unreachable as error:
             raise errors.status_error(500, "", f'Get "https://{address}{path}": {error}') from error
         if not 200 <= response.status <= 206:
-            raise log_error(response.status, await refusal(response), route.info.name)
+            raise log_error(response.status, await refusal(response), pod.metadata.name)
         if http.headers.get("Upgrade", "").lower() == "websocket":
             return await self._forwarder.websocket_log(http, response)
         headers = CIMultiDict([("Content-Type", "text/plain"), ("Cache-Control", "no-cache, private")])
@@ -113,6 +119,12 @@ class PodStreams:
             raise errors.bad_request("Upgrade request required")
         forwarded = forwarding.request_headers(list(http.headers.items()), upgrade=True)
         headers = CIMultiDict([pair for pair in forwarded if pair[0].lower() != "host"])
+        with self._node_streams.open(node, route.info.namespace):
+            return await self._forward_upgrade(http, node, path, headers)
+
+    async def _forward_upgrade(
+        self, http: web.Request, node: str, path: str, headers: CIMultiDict[str]
+    ) -> web.StreamResponse:
         try:
             response = await self._nodes.open(node, http.method, path, headers)
         except Unreachable as error:
