@@ -36,7 +36,7 @@ from master.resources.scheme import STORED_TYPES
 from master.server.auditing import Auditor
 from master.server.proxy import kubelet_client
 from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS
-from master.server.server import Server, ServerDependencies, tls_context
+from master.server.server import Server, ServerDependencies, proxy_authorities, tls_context
 from master.storage.interface import Storage
 from master.storage.sqlite import SQLiteStorage
 from reconcile.errors import Refused
@@ -121,6 +121,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
     network, ca_certificate, authorizer = network_config(config), authority.pem.decode(), Authorizer(storage)
     session_key = await asyncio.to_thread(load_session_key, pki_directory)
     oauth_tokens = OAuthTokenAuthenticator(storage, _now)
+    providers = await asyncio.to_thread(_identity_providers, config)
 
     def public_url() -> str:
         """Return the URL of the server for users; empty until it listens."""
@@ -160,8 +161,9 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 store=storage,
                 tokens=tokens,
                 oauth_tokens=oauth_tokens,
-                identity_providers=await asyncio.to_thread(_identity_providers, config),
+                identity_providers=providers,
                 session_sealer=SessionSealer(session_key),
+                authority=authority.certificate,
                 creation=creation,
                 authorizer=authorizer,
                 not_ready_reason=lambda: "" if runtime.started.is_set() else "starting",
@@ -178,7 +180,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
         ):
             await runtime.started.wait()
             try:
-                await _listen(server, config, authority)
+                await _listen(server, config, authority, proxy_authorities(providers))
                 runtime.wake(KUBERNETES_SERVICE)
                 runtime.wake(OAUTH_CLIENTS)
                 url = f"https://{config.advertise_address}:{server.port}"
@@ -210,7 +212,7 @@ async def _run_alongside(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterato
         raise
 
 
-async def _listen(server: Server, config: MasterConfig, authority: pki.Authority) -> None:
+async def _listen(server: Server, config: MasterConfig, authority: pki.Authority, proxy_ca_pem: str) -> None:
     directory = Path(config.state_dir) / "pki"
     addresses = [config.advertise_address]
     if config.listen_address not in ("0.0.0.0", "::"):
@@ -218,4 +220,4 @@ async def _listen(server: Server, config: MasterConfig, authority: pki.Authority
     service = kubernetes_service.service_address(IPv4Network(config.service_network))
     names = (*addresses, *kubernetes_service.DNS_NAMES, service)
     pem = await asyncio.to_thread(pki.server_certificate, authority, directory, names, _now())
-    await server.start(config.listen_address, config.port, tls_context(pem, directory / "ca.crt"))
+    await server.start(config.listen_address, config.port, tls_context(pem, directory / "ca.crt", proxy_ca_pem))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import datetime
+import functools
 import ipaddress
 import socket
 from collections.abc import Iterable
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import yaml
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
@@ -48,6 +50,16 @@ class Authority:
     def pem(self) -> bytes:
         """Return the certificate as PEM."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+
+@functools.lru_cache(maxsize=1024)
+def is_issued_by(der: bytes, issuer: x509.Certificate) -> bool:
+    """Return whether a verified certificate of a connection, as DER, was issued by this authority directly."""
+    try:
+        x509.load_der_x509_certificate(der).verify_directly_issued_by(issuer)
+    except (InvalidSignature, TypeError, ValueError):
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

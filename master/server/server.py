@@ -6,17 +6,21 @@ import asyncio
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from multidict import CIMultiDict
 
 from master import errors
 from master.audit.event import AuditRecord
 from master.audit.log import AuditLogFull
 from master.audit.policy import PANIC, RESPONSE_COMPLETE
+from master.auth import pki
 from master.auth.attributes import (
     ANONYMOUS,
     SYSTEM_MASTERS,
@@ -30,6 +34,7 @@ from master.auth.attributes import (
 from master.auth.authentication import Authenticator, authorization_header
 from master.auth.authorization import Authorizer
 from master.auth.identity_providers.provider import IdentityProvider
+from master.auth.identity_providers.request_header import RequestHeaderProvider
 from master.auth.oauth_tokens import OAuthTokenAuthenticator
 from master.auth.service_account_tokens import TokenSigner
 from master.oauth import server as oauth_server
@@ -80,6 +85,7 @@ class ServerDependencies:
     oauth_tokens: OAuthTokenAuthenticator
     identity_providers: tuple[IdentityProvider, ...]
     session_sealer: SessionSealer
+    authority: x509.Certificate
     creation: ObjectCreation
     authorizer: Authorizer
     not_ready_reason: Callable[[], str]
@@ -90,15 +96,27 @@ class ServerDependencies:
     auditor: Auditor
 
 
-def tls_context(server_pem: Path, ca_pem: Path) -> ssl.SSLContext:
+def proxy_authorities(providers: Iterable[IdentityProvider]) -> str:
+    """Return the authorities of the certificates of authenticating proxies, as PEM; empty if there are none."""
+    return "".join(
+        authority.public_bytes(serialization.Encoding.PEM).decode()
+        for provider in providers
+        if isinstance(provider.authenticator, RequestHeaderProvider)
+        for authority in provider.authenticator.authorities
+    )
+
+
+def tls_context(server_pem: Path, ca_pem: Path, proxy_ca_pem: str = "") -> ssl.SSLContext:
     """Return a TLS context that requests a client certificate.
 
-    The handshake fails if the client shows a certificate of another authority.
+    The handshake fails if the client shows a certificate of another authority than the cluster's and those of proxies.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(server_pem)
     context.load_verify_locations(ca_pem)
+    if proxy_ca_pem:
+        context.load_verify_locations(cadata=proxy_ca_pem)
     context.verify_mode = ssl.CERT_OPTIONAL
     return context
 
@@ -133,6 +151,7 @@ class Server:
             service_account_of=self._authenticator.service_account_of,
             url=parts.public_url,
         )
+        self._authority = parts.authority if proxy_authorities(parts.identity_providers) else None
         self._authorizer = parts.authorizer
         self._auditor = parts.auditor
         self._project_request_message = parts.project_requests.message
@@ -216,10 +235,9 @@ class Server:
         """Authenticate, resolve, impersonate, authorize and dispatch one request. Raises `errors.StatusError`."""
         if oauth_server.serves(http.path):
             return await self._serve_oauth(http, record)
-        transport = http.transport
-        certificate = transport.get_extra_info("peercert") if transport is not None else None
-        client = None
+        transport, client = http.transport, None
         try:
+            certificate = self._client_certificate(transport)
             client = self._authenticator.authenticate(certificate, authorization_header(http.headers))
             self._count_connection(transport, client)
             route = routes.resolve(http.method, http.path, http.rel_url.raw_path, http.query)
@@ -238,6 +256,20 @@ class Server:
             raise
         annotate_decision(record, decision)
         return await self._dispatch(http, user, route, client_address=_peer_address(http) if user is client else "")
+
+    def _client_certificate(self, transport: asyncio.Transport | None) -> Mapping[str, Any] | None:
+        """Return the certificate of the client, as `getpeercert` does; None if the cluster's authority issued none.
+
+        With an identity provider whose proxy has certificates of another authority, the handshake accepts those, too.
+        """
+        if transport is None:
+            return None
+        if self._authority is not None:
+            der = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            if der is None or not pki.is_issued_by(der, self._authority):
+                return None
+        certificate: Mapping[str, Any] | None = transport.get_extra_info("peercert")
+        return certificate
 
     async def _serve_oauth(self, http: web.Request, record: AuditRecord) -> web.StreamResponse:
         """Serve a request to the OAuth server, which authenticates users itself.

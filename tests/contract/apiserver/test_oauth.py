@@ -532,3 +532,27 @@ async def test_json_is_no_form(browser: OAuthSession) -> None:
     headers = {"Content-Type": "application/json"}
     answer = await browser.send("POST", "/oauth/token", data=json.dumps({"grant_type": "x"}), headers=headers)
     assert answer.status == 400
+
+
+# --- a proxy that authenticates people --------------------------------------------------------------------------------
+
+
+async def test_proxy_with_its_certificate_names_the_user(server: ApiServer, browser: OAuthSession) -> None:
+    target = f"/oauth/authorize?{urlencode({'client_id': CHALLENGING, 'response_type': 'token'})}"
+    headers = {"X-Remote-User": "dora", "X-CSRF-Token": "1"}
+    async with oauth_session(server, server.root / "proxy.pem") as proxy:
+        token = (await proxy.get(target, headers=headers)).fragment["access_token"]
+    assert (await get(server, token, f"{USERS}/~"))[1]["identities"] == ["proxy:dora"]
+    assert (await browser.get(target, headers=headers)).status == 401
+    async with oauth_session(server, server.root / "impostor.pem") as impostor:
+        answer = await impostor.get(target, headers=headers)
+    assert (answer.status, answer.location) == (500, "")
+
+
+async def test_certificate_of_a_proxys_authority_is_no_user(server: ApiServer, admin: aiohttp.ClientSession) -> None:
+    """The same subject in a certificate of the cluster's authority is the administrator."""
+    async with oauth_session(server, server.root / "impostor.pem") as impostor:
+        assert (await impostor.get("/api/v1/nodes")).status == 403
+        assert "system:anonymous" in (await impostor.get("/api/v1/nodes")).text
+    async with admin.get("/api/v1/nodes") as response:
+        assert response.status == 200

@@ -127,6 +127,7 @@ async def own_server(
             oauth_tokens=OAuthTokenAuthenticator(store, lambda: now),
             identity_providers=(),
             session_sealer=SessionSealer(bytes(32)),
+            authority=authority.certificate,
             creation=ObjectCreation(AdmissionChain(()), lambda: now, authority.pem.decode()),
             authorizer=Authorizer(store),
             not_ready_reason=str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime
 import hashlib
 import json
 import re
@@ -19,6 +20,7 @@ import aiohttp
 import bcrypt
 
 from api.client.kubeconfig import Kubeconfig
+from master.auth import pki
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.tls_connector import tls_connector
 
@@ -29,15 +31,30 @@ CHALLENGING, BROWSER, CLI = "openshift-challenging-client", "openshift-browser-c
 
 
 def server_with_users(root: Path) -> ApiServer:
-    """Return a master that is not started. The users of PASSWORDS can log in with a password."""
+    """Return a master that is not started.
+
+    The users of PASSWORDS can log in with a password, and the proxy with the certificate `proxy.pem` names users in the
+    header X-Remote-User. `impostor.pem` is another certificate of the proxy's authority.
+    """
     root.joinpath("htpasswd").write_text(
         "".join(
             f"{name}:{bcrypt.hashpw(password.encode(), bcrypt.gensalt(4, b'2a')).decode()}\n"
             for name, password in PASSWORDS.items()
         )
     )
+    now = datetime.datetime.now(datetime.UTC)
+    proxies = pki.authority(root / "proxies", now)
+    for name, identity in (
+        ("proxy", pki.client_identity(proxies, "front-proxy", (), now)),
+        ("impostor", pki.client_identity(proxies, "system:admin", ("system:masters",), now)),
+    ):
+        (root / f"{name}.pem").write_bytes(identity.key + identity.certificate)
     root.joinpath("master.yaml").write_text(
         "identityProviders:\n"
+        "- name: proxy\n"
+        "  provider: {apiVersion: v1, kind: RequestHeaderIdentityProvider, headers: [X-Remote-User], "
+        f"clientCA: {root / 'proxies' / 'ca.crt'}, clientCommonNames: [front-proxy], "
+        "challengeURL: 'https://proxy.example/challenge?${query}'}\n"
         "- name: local\n  challenge: true\n  login: true\n"
         "  provider: {apiVersion: v1, kind: HTPasswdPasswordIdentityProvider, "
         f"file: {root / 'htpasswd'}}}\n"
@@ -158,10 +175,12 @@ def pkce() -> tuple[str, str]:
 
 
 @asynccontextmanager
-async def oauth_session(server: ApiServer) -> AsyncIterator[OAuthSession]:
-    """Yield a session without a certificate and without cookies."""
+async def oauth_session(server: ApiServer, certificate: Path | None = None) -> AsyncIterator[OAuthSession]:
+    """Yield a session without cookies, and without a certificate unless one is given."""
     config = Kubeconfig.load(server.kubeconfig)
     context = ssl.create_default_context(cadata=config.ca.decode())
+    if certificate is not None:
+        context.load_cert_chain(certificate)
     jar = aiohttp.CookieJar(unsafe=True)
     async with aiohttp.ClientSession(config.server, connector=tls_connector(context), cookie_jar=jar) as http:
         yield OAuthSession(http, config.server)
