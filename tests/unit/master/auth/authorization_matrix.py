@@ -14,15 +14,17 @@ from typing import NamedTuple
 
 from api.core.node import NODE_LEASES, Namespace
 from api.meta.types import ObjectMeta
-from master.auth import authorization, rbac
+from master.auth import authorization, rbac, scopes
 from master.auth.attributes import AUTHENTICATED, SYSTEM_NODES, Attributes, PathAttributes, User
 from master.auth.bootstrap_policy import BINDINGS, CERTIFICATES, ROLES
 from master.auth.bootstrap_sccs import BOOTSTRAP_SCCS
 from master.auth.node_authorizer import NodeAccess
 from master.auth.rbac import BindingMatch
+from master.auth.scopes import SCOPES_EXTRA
 from master.controllers.actions import Create
 from master.controllers.cluster_roles import reconcile
 from master.request_info import RequestInfo
+from master.resources.oauth import USER_SCOPES
 from master.resources.rbac import RBAC_GROUP, ClusterRole, ClusterRoleBinding, PolicyRule, RoleRef, Subject
 from master.resources.resource import AnyResource
 from master.resources.scheme import SERVED
@@ -53,7 +55,8 @@ changed row.
 g get, l list, w watch, c create, u update, p patch, d delete, D deletecollection; * every verb that is served, . none.
 A role is bound alone, without the groups of its user. view, edit and admin are bound in the project red, and requests
 for objects in projects are for those in red; the other roles are bound in the whole cluster. authenticated and oauth
-are users without a role, the second with a token of OAuth. node-own is a node that asks for its own objects.\
+are users without a role, the second with a token of OAuth. node-own is a node that asks for its own objects. The
+columns of scopes are tokens of a cluster administrator.\
 """
 
 
@@ -110,6 +113,16 @@ COMPONENTS = (
 )
 
 
+def _scoped(scope: str) -> Column:
+    """Return a cluster administrator whose token has one scope."""
+    user = User("amy", frozenset((AUTHENTICATED, "system:authenticated:oauth")), extra=((SCOPES_EXTRA, (scope,)),))
+    return Column(scope, user, role="cluster-admin")
+
+
+SCOPES = tuple(
+    map(_scoped, (*USER_SCOPES, "role:view:red", "role:edit:red", "role:admin:red", "role:admin:red:!", "role:edit:*"))
+)
+
 # --- decisions --------------------------------------------------------------------------------------------------------
 
 
@@ -134,6 +147,8 @@ def default_matches(user: User) -> tuple[BindingMatch, ...]:
 
 def decide(column: Column, attributes: Attributes | PathAttributes) -> bool:
     """Return whether the user of a column may send a request."""
+    if scopes.denial(column.user, attributes, rules_of_roles().get) is not None:
+        return False
     requested = attributes.namespace if isinstance(attributes, Attributes) else ""
     matches = default_matches(column.user)
     if column.role:
@@ -300,6 +315,7 @@ def document() -> str:
         (LEGEND,),
         _table("Users", USERS),
         _table("Components", COMPONENTS),
+        _table("Scopes", SCOPES),
         _other_roles(),
         _special(),
         _path_table(),
