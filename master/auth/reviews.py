@@ -47,6 +47,9 @@ class ReviewBackend:
 MAX_GROUPS = 1000
 """Groups of the user in a review."""
 
+MAX_EXTRA = 100
+"""Keys of the user's extra attributes in a review, and values of each."""
+
 SELF_REVIEWS = frozenset(("SelfSubjectReview", "SelfSubjectAccessReview", "SelfSubjectRulesReview"))
 """Reviews of the requester. Every authenticated user may create them."""
 
@@ -66,6 +69,9 @@ def review_problems(review: Object) -> list[FieldError]:
             problems.append(FieldError("spec.user", '""', "at least one of user or group must be specified", MISSING))
         if len(spec.groups) > MAX_GROUPS:
             problems.append(too_many_groups("spec.groups", spec.groups))
+        if not _is_extra(spec.extra):
+            accepted = f"at most {MAX_EXTRA} keys with lists of at most {MAX_EXTRA} texts are accepted"
+            problems.append(FieldError("spec.extra", "given", accepted))
         return problems
     return []
 
@@ -73,6 +79,18 @@ def review_problems(review: Object) -> list[FieldError]:
 def too_many_groups(path: str, groups: tuple[str, ...]) -> FieldError:
     """Return the error of a review with more than MAX_GROUPS groups."""
     return FieldError(path, f"{len(groups)} groups", f"at most {MAX_GROUPS} are accepted")
+
+
+def _is_extra(extra: object) -> bool:
+    """Return whether a value has the form of the extra attributes of a user."""
+    if extra is None:
+        return True
+    if not isinstance(extra, dict) or len(extra) > MAX_EXTRA:
+        return False
+    return all(
+        isinstance(values, list) and len(values) <= MAX_EXTRA and all(isinstance(value, str) for value in values)
+        for values in extra.values()
+    )
 
 
 def answer_review(review: Object, requester: User, backend: ReviewBackend) -> Object:
@@ -86,7 +104,8 @@ def answer_review(review: Object, requester: User, backend: ReviewBackend) -> Ob
     assert isinstance(review, SelfSubjectAccessReview)
     user, spec = requester, review.spec
     if review.KIND not in SELF_REVIEWS:
-        user = User(spec.user, frozenset(spec.groups), spec.uid)
+        extra = tuple((key, tuple(values)) for key, values in (spec.extra or {}).items())
+        user = User(spec.user, frozenset(spec.groups), spec.uid, extra)
     access = spec.resource_attributes or spec.non_resource_attributes
     assert access is not None
     decision = backend.decide(user, access)

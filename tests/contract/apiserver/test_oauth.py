@@ -528,6 +528,23 @@ async def test_token_review_names_user_groups_and_scopes(admin: aiohttp.ClientSe
     assert status["user"]["extra"] == {"scopes.authorization.openshift.io": ["user:info"]}
 
 
+async def test_scopes_limit_what_others_review(admin: aiohttp.ClientSession, browser: OAuthSession) -> None:
+    """Servers of nodes review the token of a user, and then the access of that user."""
+    token = await browser.token("alice", scope="user:info")
+    async with admin.post("/apis/authentication.k8s.io/v1/tokenreviews", json={"spec": {"token": token}}) as response:
+        user = (await response.json())["status"]["user"]
+    reviewed = {"user": user["username"], "groups": [*user["groups"], "system:masters"]}
+    for extra, allowed in ((user["extra"], False), ({}, True), ({"scopes.authorization.openshift.io": "x"}, None)):
+        attributes = {"resource": "nodes", "subresource": "proxy", "verb": "get", "name": "n1"}
+        document = {"spec": {**reviewed, "extra": extra, "resourceAttributes": attributes}}
+        async with admin.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", json=document) as response:
+            answer = await response.json()
+        if allowed is None:
+            assert (response.status, answer["details"]["causes"][0]["field"]) == (422, "spec.extra")
+        else:
+            assert answer["status"]["allowed"] is allowed
+
+
 async def test_json_is_no_form(browser: OAuthSession) -> None:
     headers = {"Content-Type": "application/json"}
     answer = await browser.send("POST", "/oauth/token", data=json.dumps({"grant_type": "x"}), headers=headers)
