@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -32,6 +33,24 @@ POD = {
         "volumes": [{"name": "data", "emptyDir": {}}],
     },
 }
+CAPABILITIES = (
+    "CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP",
+    "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
+    "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE",
+    "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP",
+    "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
+    "CHECKPOINT_RESTORE",
+)  # fmt: skip
+"""Names by number (linux/capability.h)."""
+
+
+def machine_capabilities() -> list[str]:
+    """Return the capabilities that programs of this machine can have. Docker starts no container with others."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    (bounding,) = (int(line.split()[1], 16) for line in lines if line.startswith("CapBnd:"))
+    return [name for number, name in enumerate(CAPABILITIES) if bounding >> number & 1]
+
+
 SYSCALL = "/tmp/syscall"
 """The program that makes one system call."""
 
@@ -134,6 +153,13 @@ def project(cluster: Cluster) -> Iterator[str]:
     cluster.kubectl(*EDITOR, "create", "-f", "-", stdin=json.dumps(POD))
     (container,) = POD["spec"]["containers"]  # type: ignore[index]
     mount = {"name": "host", "mountPath": "/host", "readOnly": True}
+    unconfined = {"type": "Unconfined"}
+    powers = {
+        "capabilities": {"add": machine_capabilities()},
+        "seccompProfile": unconfined,
+        "appArmorProfile": unconfined,
+        "procMount": "Unmasked",
+    }
     mighty = {
         **POD,
         "metadata": {"name": "mighty", "namespace": PROJECT},
@@ -143,7 +169,7 @@ def project(cluster: Cluster) -> Iterator[str]:
             "containers": [
                 {
                     **container,
-                    "securityContext": {"privileged": True},
+                    "securityContext": powers,
                     "volumeMounts": [*container["volumeMounts"], mount],
                 }
             ],
