@@ -148,8 +148,8 @@ OBSERVED_KINDS = (
     "SecurityContextConstraints",
 )  # fmt: skip
 
-MAX_WORK, UPDATE_WORK, NAMESPACE_WORK = 2000, 50, 2
-"""The work of one pass, about 20 ms, and that of an update and of a namespace. That of a RoleBinding is 1."""
+MAX_WORK, UPDATE_WORK, NAMESPACE_WORK = 1000, 25, 2
+"""The work of one pass, about 10 ms, and that of an update and of a namespace. That of a RoleBinding is 1."""
 
 
 class PodSecurityLabels:

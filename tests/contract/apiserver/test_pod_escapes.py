@@ -88,6 +88,7 @@ ATTEMPTS: Mapping[str, dict[str, Any]] = {
     ),
     "no AppArmor": pod(context={"appArmorProfile": {"type": "Unconfined"}}),
     "all of /proc": pod(context={"procMount": "Unmasked"}),
+    "user namespace that Docker cannot give": pod({"hostUsers": False}),
     "sysctl of the node": pod(shared={"sysctls": [{"name": "kernel.msgmax", "value": "1"}]}),
     "another SCC": pod(context={"privileged": True}, annotations={"openshift.io/required-scc": "privileged"}),
     "a false SCC": pod(context={"privileged": True}, annotations={"openshift.io/scc": "privileged"}),
@@ -101,7 +102,7 @@ ATTEMPTS: Mapping[str, dict[str, Any]] = {
     **{f"capability {power}": pod(context={"capabilities": {"add": [power]}}) for power in POWERS},
     "capability with a prefix": pod(context={"capabilities": {"add": ["CAP_SYS_ADMIN"]}}),
 }
-MALFORMED = ("a false mirror pod",)
+MALFORMED = ("a false mirror pod", "user namespace that Docker cannot give")
 """Attempts that are no valid request of an administrator either."""
 
 
