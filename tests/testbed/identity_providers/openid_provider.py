@@ -95,8 +95,7 @@ class OpenIDServer:
             credentials = unquote_plus(client), unquote_plus(secret)
         else:
             credentials = str(form.get("client_id")), str(form.get("client_secret"))
-            supported = self.changes.metadata.get("token_endpoint_auth_methods_supported", [])
-            if not self.changes.metadata.get("is_lenient") and "client_secret_post" not in supported:
+            if "client_secret_post" not in self.changes.metadata.get("token_endpoint_auth_methods_supported", ()):
                 return web.json_response({"error": "invalid_request"}, status=400)
         if credentials != (CLIENT_ID, CLIENT_SECRET):
             return web.json_response({"error": "invalid_client"}, status=401)
