@@ -50,8 +50,11 @@ SCOPES = "scopes.authorization.openshift.io"
 MAX_SCOPES = 100
 """Scopes of the user in a review."""
 
-BINDINGS_PER_TURN = 100
-"""Bindings that a review examines before other requests have their turn."""
+WORK_PER_TURN = 1000
+"""Bindings, rules and subjects that a review examines before other requests have their turn."""
+
+MAX_SUBJECTS = 50_000
+"""Users and groups in a response. Each binding of a project may have tens of thousands."""
 
 MAX_MISSING_ROLES = 10
 """Roles that do not exist which a response names."""
@@ -103,27 +106,33 @@ class LegacyReviews:
 
     async def _who_can(self, attributes: Attributes) -> ResourceAccessReviewResponse:
         """Return the subjects of the bindings whose roles allow a request. Each role is evaluated once."""
-        users, groups, missing = set[str](), {SYSTEM_MASTERS}, set[str]()
+        subjects, missing = {("Group", SYSTEM_MASTERS)}, set[str]()
         decisions: dict[tuple[RoleRef, str], bool] = {}
-        for number, binding in enumerate(self._bindings(attributes.namespace), 1):
-            if number % BINDINGS_PER_TURN == 0:
-                await asyncio.sleep(0)
+        work, problems = 0, list[str]()
+        for binding in self._bindings(attributes.namespace):
             namespace = binding.metadata.namespace
             role = binding.role_ref, namespace
             if role not in decisions:
                 rules = self._authorizer.role_rules(*role)
                 decisions[role] = rules is not None and rbac.rules_allow(rules, attributes)
+                work += len(rules or ())
                 if rules is None and len(missing) < MAX_MISSING_ROLES:
                     missing.add(rbac.role_not_found(binding.role_ref))
             if decisions[role]:
-                for subject in binding.subjects:
-                    kind, name = rbac.subject_key(subject, namespace)
-                    (groups if kind == "Group" else users).add(name)
+                subjects |= {rbac.subject_key(subject, namespace) for subject in binding.subjects}
+                work += len(binding.subjects)
+            if len(subjects) > MAX_SUBJECTS:
+                problems.append(f"only some of more than {MAX_SUBJECTS} users and groups are listed")
+                break
+            work += 1
+            if work > WORK_PER_TURN:
+                work = 0
+                await asyncio.sleep(0)
         return ResourceAccessReviewResponse(
             namespace=attributes.namespace,
-            users=tuple(sorted(users)),
-            groups=tuple(sorted(groups)),
-            evaluation_error=", ".join(sorted(missing)),
+            users=tuple(sorted(name for kind, name in subjects if kind == "User")),
+            groups=tuple(sorted(name for kind, name in subjects if kind == "Group")),
+            evaluation_error=", ".join((*sorted(missing), *problems)),
         )
 
     def _bindings(self, namespace: str) -> Iterable[Binding]:

@@ -58,7 +58,10 @@ are users without a role, the second with a token of OAuth. node-own is a node t
 
 
 class Column(NamedTuple):
-    """A user of the matrix. With a role, it has the rights of that alone, in the namespace if there is one."""
+    """A user of the matrix. With a role, it has the rights of that alone, in the namespace if there is one.
+
+    `user.extra` may have the scopes of a token.
+    """
 
     title: str
     user: User = User("amy", frozenset((AUTHENTICATED,)))
