@@ -18,7 +18,7 @@ from master.auth import rbac
 from master.auth.attributes import SYSTEM_MASTERS, Attributes, User
 from master.auth.authorization import Authorizer
 from master.auth.rbac import Binding
-from master.auth.reviews import MAX_GROUPS, too_many_groups
+from master.auth.reviews import MAX_GROUPS, MAX_RULES, too_many_groups
 from master.resources.legacy_rbac import AUTHORIZATION_GROUP, legacy_rule
 from master.resources.legacy_reviews import (
     LegacyLocalSubjectAccessReview,
@@ -55,9 +55,6 @@ WORK_PER_TURN = 1000
 
 MAX_SUBJECTS = 50_000
 """Users and groups in a response. Each binding of a project may have tens of thousands."""
-
-MAX_MISSING_ROLES = 10
-"""Roles that do not exist which a response names."""
 
 
 class LegacyReviews:
@@ -102,7 +99,10 @@ class LegacyReviews:
 
     def _rules(self, user: User, namespace: str) -> LegacySubjectRulesReviewStatus:
         rules = self._authorizer.rules_for(user, namespace)
-        return LegacySubjectRulesReviewStatus(rules=tuple(map(legacy_rule, rules)))
+        return LegacySubjectRulesReviewStatus(
+            rules=tuple(map(legacy_rule, rules[:MAX_RULES])),
+            evaluation_error=f"only the first {MAX_RULES} rules are listed" if len(rules) > MAX_RULES else "",
+        )
 
     async def _who_can(self, attributes: Attributes) -> ResourceAccessReviewResponse:
         """Return the subjects of the bindings whose roles allow a request. Each role is evaluated once."""
@@ -116,7 +116,7 @@ class LegacyReviews:
                 rules = self._authorizer.role_rules(*role)
                 decisions[role] = rules is not None and rbac.rules_allow(rules, attributes)
                 work += len(rules or ())
-                if rules is None and len(missing) < MAX_MISSING_ROLES:
+                if rules is None and len(missing) < rbac.MAX_MISSING_ROLES:
                     missing.add(rbac.role_not_found(binding.role_ref))
             if decisions[role]:
                 subjects |= {rbac.subject_key(subject, namespace) for subject in binding.subjects}

@@ -14,7 +14,12 @@ from master.auth.attributes import User
 from master.auth.authorization import Authorizer
 from master.registry import legacy_reviews
 from master.registry.legacy_reviews import LegacyReviews
-from master.resources.legacy_reviews import LocalResourceAccessReview, ResourceAccessReviewResponse
+from master.resources.legacy_reviews import (
+    LocalResourceAccessReview,
+    ResourceAccessReviewResponse,
+    SubjectRulesReview,
+    SubjectRulesReviewSpec,
+)
 from master.resources.rbac import PolicyRule, Role, RoleBinding, RoleRef, Subject
 from master.resources.scheme import STORED_TYPES
 from master.storage.sqlite import SQLiteStorage
@@ -75,3 +80,16 @@ async def test_number_of_names_is_limited(storage: SQLiteStorage, monkeypatch: p
     answer = await who_can(storage)
     assert "w" not in (answer.users or ())
     assert answer.evaluation_error == "only some of more than 5 users and groups are listed"
+
+
+async def test_rules_of_a_role_are_listed_once_and_limited(
+    storage: SQLiteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await storage.write(*(put(binding(f"b{number}", ["eve"])) for number in range(20)))
+    authorizer = Authorizer(storage)
+    assert authorizer.rules_for(User("eve"), "red") == (RULE,)
+    monkeypatch.setattr(legacy_reviews, "MAX_RULES", 0)
+    review = SubjectRulesReview(spec=SubjectRulesReviewSpec(user="eve"))
+    answer = await LegacyReviews(storage, authorizer).answer(review, User("amy"), "red")
+    assert isinstance(answer, SubjectRulesReview)
+    assert (answer.status.rules, answer.status.evaluation_error) == ((), "only the first 0 rules are listed")
