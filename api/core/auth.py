@@ -149,7 +149,7 @@ class NonResourceRule(Value, frozen=True):
 
 
 class SubjectRulesReviewStatus(Value, frozen=True, omit_defaults=False):
-    """Allowed operations. `incomplete` is true if not all of them can be expressed by rules."""
+    """Allowed operations. `incomplete` is true if the rules do not express or list all of them."""
 
     resource_rules: tuple[ResourceRule, ...] = ()
     non_resource_rules: tuple[NonResourceRule, ...] = ()

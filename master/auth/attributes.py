@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from master.resources.rbac import SERVICE_ACCOUNT_PREFIX
+
 SYSTEM_MASTERS = "system:masters"
 
 KUBELET_CLIENT_USER = "kube-apiserver-kubelet-client"
@@ -13,7 +15,7 @@ SYSTEM_NODES = "system:nodes"
 AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
 ANONYMOUS = "system:anonymous"
 NODE_PREFIX = "system:node:"
-SERVICE_ACCOUNT_USER_PREFIX = "system:serviceaccount:"
+SERVICE_ACCOUNT_USER_PREFIX = SERVICE_ACCOUNT_PREFIX
 
 
 def service_account_groups(namespace: str) -> tuple[str, str]:

@@ -133,7 +133,8 @@ class Authorizer:
         """Return the rules of all roles that the user has in a namespace."""
         if SYSTEM_MASTERS in user.groups:
             return rbac.ALL_RULES
-        return tuple(chain.from_iterable(binding.rules or () for binding in self._bindings.of(user, namespace)))
+        matches = rbac.different_roles(self._bindings.of(user, namespace))
+        return tuple(chain.from_iterable(match.rules or () for match in matches))
 
     def role_rules(self, reference: RoleRef, namespace: str) -> tuple[PolicyRule, ...] | None:
         """Return the rules of the role that a binding of the namespace refers to; None if it does not exist."""

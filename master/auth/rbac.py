@@ -54,19 +54,38 @@ class BindingMatch(NamedTuple):
     rules: tuple[PolicyRule, ...] | None
 
 
+MAX_MISSING_ROLES = 10
+"""Roles that do not exist which a reason names."""
+
+
 def decide(attributes: Attributes | PathAttributes, matches: Iterable[BindingMatch]) -> Decision:
-    """Return the decision of the roles that the bindings refer to.
+    """Return the decision of the roles that the bindings refer to. Each role is evaluated once.
 
     The reason names the binding that allows the request, or the roles that do not exist.
     """
-    missing = []
-    for match in matches:
+    missing: dict[str, None] = {}
+    for match in different_roles(matches):
         if match.rules is None:
-            missing.append(role_not_found(match.binding.role_ref))
+            if len(missing) < MAX_MISSING_ROLES:
+                missing[role_not_found(match.binding.role_ref)] = None
         elif any(allows(rule, attributes) for rule in match.rules):
             return Decision(True, f"RBAC: allowed by {describe_match(match)}")
     reason = f"[{', '.join(missing)}]" if len(missing) > 1 else "".join(missing)
     return Decision(False, f"RBAC: {reason}" if reason else "")
+
+
+def different_roles(matches: Iterable[BindingMatch]) -> Iterator[BindingMatch]:
+    """Yield the first match of each role, and all of roles that do not exist.
+
+    A tenant may have one role with many rules, and thousands of bindings to it.
+    """
+    seen: dict[int, tuple[PolicyRule, ...]] = {}
+    for match in matches:
+        if match.rules is None:
+            yield match
+        elif id(match.rules) not in seen:
+            seen[id(match.rules)] = match.rules
+            yield match
 
 
 def rules_allow(rules: Iterable[PolicyRule], attributes: Attributes) -> bool:

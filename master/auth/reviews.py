@@ -50,6 +50,9 @@ MAX_GROUPS = 1000
 MAX_EXTRA = 100
 """Keys of the user's extra attributes in a review, and values of each."""
 
+MAX_RULES = 10_000
+"""Rules in a response."""
+
 SELF_REVIEWS = frozenset(("SelfSubjectReview", "SelfSubjectAccessReview", "SelfSubjectRulesReview"))
 """Reviews of the requester. Every authenticated user may create them."""
 
@@ -119,7 +122,8 @@ def user_info(user: User) -> UserInfo:
 
 
 def _rules_status(user: User, rules: Iterable[PolicyRule]) -> SubjectRulesReviewStatus:
-    policy_rules = tuple(rules)
+    all_rules = tuple(rules)
+    policy_rules = all_rules[:MAX_RULES]
     return SubjectRulesReviewStatus(
         resource_rules=tuple(
             ResourceRule(
@@ -136,7 +140,7 @@ def _rules_status(user: User, rules: Iterable[PolicyRule]) -> SubjectRulesReview
             for rule in policy_rules
             if rule.non_resource_urls
         ),
-        incomplete=bool(user.node),
+        incomplete=bool(user.node) or len(all_rules) > MAX_RULES,
     )
 
 

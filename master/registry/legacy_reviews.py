@@ -18,7 +18,8 @@ from master.auth import rbac
 from master.auth.attributes import SYSTEM_MASTERS, Attributes, User
 from master.auth.authorization import Authorizer
 from master.auth.rbac import Binding
-from master.auth.reviews import MAX_GROUPS, too_many_groups
+from master.auth.reviews import MAX_GROUPS, MAX_RULES, too_many_groups
+from master.auth.scopes import SCOPES_EXTRA
 from master.resources.legacy_rbac import AUTHORIZATION_GROUP, legacy_rule
 from master.resources.legacy_reviews import (
     LegacyLocalSubjectAccessReview,
@@ -44,17 +45,14 @@ LEGACY_REVIEWS = (
     SubjectRulesReview,
 )
 
-SCOPES = "scopes.authorization.openshift.io"
-"""The key of a user's `extra` under which the scopes are that limit it."""
-
 MAX_SCOPES = 100
 """Scopes of the user in a review."""
 
-BINDINGS_PER_TURN = 100
-"""Bindings that a review examines before other requests have their turn."""
+WORK_PER_TURN = 1000
+"""Bindings, rules and subjects that a review examines before other requests have their turn."""
 
-MAX_MISSING_ROLES = 10
-"""Roles that do not exist which a response names."""
+MAX_SUBJECTS = 50_000
+"""Users and groups in a response. Each binding of a project may have tens of thousands."""
 
 
 class LegacyReviews:
@@ -99,31 +97,40 @@ class LegacyReviews:
 
     def _rules(self, user: User, namespace: str) -> LegacySubjectRulesReviewStatus:
         rules = self._authorizer.rules_for(user, namespace)
-        return LegacySubjectRulesReviewStatus(rules=tuple(map(legacy_rule, rules)))
+        return LegacySubjectRulesReviewStatus(
+            rules=tuple(map(legacy_rule, rules[:MAX_RULES])),
+            evaluation_error=f"only the first {MAX_RULES} rules are listed" if len(rules) > MAX_RULES else "",
+        )
 
     async def _who_can(self, attributes: Attributes) -> ResourceAccessReviewResponse:
         """Return the subjects of the bindings whose roles allow a request. Each role is evaluated once."""
-        users, groups, missing = set[str](), {SYSTEM_MASTERS}, set[str]()
+        subjects, missing = {("Group", SYSTEM_MASTERS)}, set[str]()
         decisions: dict[tuple[RoleRef, str], bool] = {}
-        for number, binding in enumerate(self._bindings(attributes.namespace), 1):
-            if number % BINDINGS_PER_TURN == 0:
-                await asyncio.sleep(0)
+        work, problems = 0, list[str]()
+        for binding in self._bindings(attributes.namespace):
             namespace = binding.metadata.namespace
             role = binding.role_ref, namespace
             if role not in decisions:
                 rules = self._authorizer.role_rules(*role)
                 decisions[role] = rules is not None and rbac.rules_allow(rules, attributes)
-                if rules is None and len(missing) < MAX_MISSING_ROLES:
+                work += len(rules or ())
+                if rules is None and len(missing) < rbac.MAX_MISSING_ROLES:
                     missing.add(rbac.role_not_found(binding.role_ref))
             if decisions[role]:
-                for subject in binding.subjects:
-                    kind, name = rbac.subject_key(subject, namespace)
-                    (groups if kind == "Group" else users).add(name)
+                subjects |= {rbac.subject_key(subject, namespace) for subject in binding.subjects}
+                work += len(binding.subjects)
+            if len(subjects) > MAX_SUBJECTS:
+                problems.append(f"only some of more than {MAX_SUBJECTS} users and groups are listed")
+                break
+            work += 1
+            if work > WORK_PER_TURN:
+                work = 0
+                await asyncio.sleep(0)
         return ResourceAccessReviewResponse(
             namespace=attributes.namespace,
-            users=tuple(sorted(users)),
-            groups=tuple(sorted(groups)),
-            evaluation_error=", ".join(sorted(missing)),
+            users=tuple(sorted(name for kind, name in subjects if kind == "User")),
+            groups=tuple(sorted(name for kind, name in subjects if kind == "Group")),
+            evaluation_error=", ".join((*sorted(missing), *problems)),
         )
 
     def _bindings(self, namespace: str) -> Iterable[Binding]:
@@ -166,8 +173,8 @@ def _limited(user: User, scopes: tuple[str, ...] | None) -> User:
     """Return the user limited by scopes. None leaves those that the user has; an empty list removes them."""
     if scopes is None:
         return user
-    others = tuple((key, values) for key, values in user.extra if key != SCOPES)
-    return User(user.name, user.groups, user.uid, (*others, (SCOPES, scopes)) if scopes else others)
+    others = tuple((key, values) for key, values in user.extra if key != SCOPES_EXTRA)
+    return User(user.name, user.groups, user.uid, (*others, (SCOPES_EXTRA, scopes)) if scopes else others)
 
 
 def _attributes(review: ResourceAccessReview, namespace: str) -> Attributes:

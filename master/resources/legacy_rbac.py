@@ -22,7 +22,7 @@ from api.meta.types import ATOMIC, Json, Object, ObjectReference, Value
 from api.validation.registry import KindRules
 from master.resources import rbac
 from master.resources.printing import AGE, NAME
-from master.resources.rbac import RBAC_GROUP, AggregationRule, Subject
+from master.resources.rbac import RBAC_GROUP, SERVICE_ACCOUNT_PREFIX, AggregationRule, Subject
 from master.resources.resource import AnyResource, Column, Resource, Version
 
 AUTHORIZATION_GROUP = "authorization.openshift.io"
@@ -41,7 +41,6 @@ _STORED_KINDS = {
 }
 """Kind of a subject → kind of the stored subject."""
 
-_ACCOUNT_PREFIX = "system:serviceaccount:"
 ANY = "*"
 
 
@@ -206,7 +205,7 @@ def _names(subjects: Iterable[ObjectReference], namespace: str) -> tuple[tuple[s
         if kind == USER:
             users.append(subject.name)
         elif kind == SERVICE_ACCOUNT:
-            users.append(f"{_ACCOUNT_PREFIX}{subject.namespace or namespace}:{subject.name}")
+            users.append(f"{SERVICE_ACCOUNT_PREFIX}{subject.namespace or namespace}:{subject.name}")
         elif kind == GROUP:
             groups.append(subject.name)
     return tuple(users), tuple(groups)
@@ -215,8 +214,8 @@ def _names(subjects: Iterable[ObjectReference], namespace: str) -> tuple[tuple[s
 def _named_subjects(users: Iterable[str], groups: Iterable[str]) -> Iterator[ObjectReference]:
     """Yield the subjects of names."""
     for user in users:
-        namespace, colon, account = user.removeprefix(_ACCOUNT_PREFIX).partition(":")
-        if user.startswith(_ACCOUNT_PREFIX) and namespace and colon and account and ":" not in account:
+        namespace, colon, account = user.removeprefix(SERVICE_ACCOUNT_PREFIX).partition(":")
+        if user.startswith(SERVICE_ACCOUNT_PREFIX) and namespace and colon and account and ":" not in account:
             yield ObjectReference(kind=SERVICE_ACCOUNT, namespace=namespace, name=account)
         else:
             yield ObjectReference(kind=_name_kind(USER, user), name=user)
@@ -255,8 +254,8 @@ def _normalize_binding_update(document: Any, old: LegacyBinding) -> Any:
     return {key: value for key, value in document.items() if key not in ("userNames", "groupNames")}
 
 
-def _listed(names: tuple[str, ...] | None) -> list[str] | None:
-    return None if names is None else list(names)
+def _listed(texts: tuple[str, ...] | None) -> list[str] | None:
+    return None if texts is None else list(texts)
 
 
 def _legacy_reference(reference: rbac.RoleRef, namespace: str) -> ObjectReference:

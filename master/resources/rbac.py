@@ -18,6 +18,9 @@ from master.resources.resource import Column, Resource
 
 RBAC_GROUP = "rbac.authorization.k8s.io"
 
+SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
+"""Prefix of the user name of a service account, before its namespace, a colon and its name."""
+
 
 class PolicyRule(Value, frozen=True):
     """Verbs on resources, or on paths; `*` stands for all."""

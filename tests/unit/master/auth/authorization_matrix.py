@@ -61,7 +61,10 @@ columns of scopes are tokens of a cluster administrator.\
 
 
 class Column(NamedTuple):
-    """A user of the matrix. With a role, it has the rights of that alone, in the namespace if there is one."""
+    """A user of the matrix. With a role, it has the rights of that alone, in the namespace if there is one.
+
+    `user.extra` may have the scopes of a token.
+    """
 
     title: str
     user: User = User("amy", frozenset((AUTHENTICATED,)))

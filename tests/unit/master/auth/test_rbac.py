@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,27 @@ def test_rbac_reason_names_binding_role_and_subject() -> None:
 
 
 # --- rules against rules ----------------------------------------------------------------------------------------------
+
+
+def test_role_with_many_bindings_is_evaluated_once() -> None:
+    """A tenant could bind a role with many rules thousands of times."""
+    evaluated = 0
+
+    class CountedRules(tuple[PolicyRule, ...]):
+        def __iter__(self) -> Iterator[PolicyRule]:
+            nonlocal evaluated
+            evaluated += 1
+            return super().__iter__()
+
+    rules, others = CountedRules((rule("get", "core", "pods"),)), CountedRules((rule("get", "core", "nodes"),))
+    matches = [*[BindingMatch(BINDING, BOB, rules)] * 5, BindingMatch(BINDING, BOB, others)]
+    assert not decide(Attributes("get", "", "secrets"), matches).allowed
+    assert evaluated == 2
+    assert decide(Attributes("get", "", "nodes"), matches).allowed
+    gone = [
+        BindingMatch(replace(BINDING, role_ref=RoleRef(kind="Role", name=str(n % 20))), BOB, None) for n in range(60)
+    ]
+    assert decide(Attributes("get", "", "secrets"), gone).reason.count("not found") == 10
 
 
 def test_missing_permissions_are_reported_as_minimal_rules() -> None:
