@@ -24,8 +24,8 @@ class SilentConnections:
 
 @asynccontextmanager
 async def silent_connections(url: str, sources: Iterable[str]) -> AsyncIterator[SilentConnections]:
-    """Open one connection to the server of an https:// URL from each address, in this order."""
-    host, _, port = url.removeprefix("https://").partition(":")
+    """Open one connection to the server of a URL from each address, in this order."""
+    host, _, port = url.partition("://")[2].partition(":")
     async with AsyncExitStack() as stack:
         readers = []
         for source in sources:
