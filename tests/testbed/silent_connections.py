@@ -18,7 +18,7 @@ class SilentConnections:
     async def wait_until_open(self, count: int) -> None:
         """Wait until the server has closed all but this number of connections."""
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while sum(not reader.at_eof() for reader in self._readers) != count:
+            while sum(not (reader.at_eof() or reader.exception()) for reader in self._readers) != count:
                 await asyncio.sleep(0)
 
 
