@@ -39,6 +39,7 @@ from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS
 from master.server.server import Server, ServerDependencies, proxy_authorities, tls_context
 from master.storage.interface import Storage
 from master.storage.sqlite import SQLiteStorage
+from reconcile.connection_limiter import Limits
 from reconcile.errors import Refused
 
 log = logging.getLogger(__name__)
@@ -172,7 +173,8 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 nodes=kubelet_client,
                 project_requests=project_requests,
                 auditor=Auditor(audit_log, await asyncio.to_thread(_audit_policy, config), _now),
-            )
+            ),
+            Limits(per_user=config.max_connections_per_user),
         )
         audit = (audit_log.run(),) if audit_log is not None else ()
         async with _run_alongside(

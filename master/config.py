@@ -114,6 +114,14 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
             "without it, who takes over port 10250 of a node reads what users send to kubectl exec"
         ),
     ] = True
+    max_connections_per_user: Annotated[
+        int,
+        msgspec.Meta(
+            ge=1,
+            description="open connections of one user, or of the service accounts of one project; no limit for "
+            "administrators, nodes and service accounts of kube-system",
+        ),
+    ] = 1_000
     security_context_constraints: Annotated[
         bool,
         msgspec.Meta(

@@ -13,6 +13,7 @@ import logging
 import resource
 import socket
 import ssl
+import struct
 import time
 from asyncio import sslproto
 from collections.abc import Callable
@@ -46,6 +47,11 @@ log.addFilter(lambda record: record.exc_info is None or not isinstance(record.ex
 
 BACKLOG = 1024
 """Number of connections that the kernel holds until they are accepted."""
+
+MAX_REJECTED = 64
+"""Connections that are rejected before other tasks run. Others run after each accepted connection, so requests wait for
+one handshake at a time, and not for all that a flood begins.
+"""
 
 ACCEPT_RETRY_SECONDS = 1.0
 """Delay after an error of accept(2), such as too many open files, as in asyncio."""
@@ -126,7 +132,7 @@ class Listener:
 
     async def _accept(self, listening: socket.socket, context: ssl.SSLContext | None) -> None:
         """Accept connections, and start those that the limits allow."""
-        loop = asyncio.get_running_loop()
+        loop, rejected_count = asyncio.get_running_loop(), 0
         while True:
             try:
                 accepted, peer = await loop.sock_accept(listening)
@@ -139,7 +145,10 @@ class Listener:
             self._reject(self._limiter.add(connection.number, source(peer[0]), time.monotonic()))
             if connection.number in self._open:
                 connection.handshake = asyncio.create_task(self._serve(connection, context))
-            await asyncio.sleep(0)  # Waiting connections are accepted at once, without other tasks in between.
+            else:
+                rejected_count = (rejected_count + 1) % MAX_REJECTED
+            if connection.handshake is not None or rejected_count == 0:
+                await asyncio.sleep(0)  # Waiting connections are accepted at once, without other tasks in between.
 
     async def _serve(self, connection: _Connection, context: ssl.SSLContext | None) -> None:
         """Do the TLS handshake, and pass the connection to the HTTP server."""
@@ -164,6 +173,10 @@ class Listener:
         del self._open[number]
 
 
+RESET = struct.pack("ii", 1, 0)
+"""Value of SO_LINGER with which a close sends a reset, and the kernel keeps nothing of the connection."""
+
+
 class _Connection(socket.socket):
     """An accepted connection. `on_closed` is called with its number, the file descriptor, when it is closed.
 
@@ -182,6 +195,7 @@ class _Connection(socket.socket):
         if self.transport is not None:
             self.transport.abort()
         elif self.handshake is None:
+            self.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
             self.close()
         else:
             with contextlib.suppress(OSError):

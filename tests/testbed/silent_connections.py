@@ -18,14 +18,14 @@ class SilentConnections:
     async def wait_until_open(self, count: int) -> None:
         """Wait until the server has closed all but this number of connections."""
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while sum(not reader.at_eof() for reader in self._readers) != count:
+            while sum(not (reader.at_eof() or reader.exception()) for reader in self._readers) != count:
                 await asyncio.sleep(0)
 
 
 @asynccontextmanager
 async def silent_connections(url: str, sources: Iterable[str]) -> AsyncIterator[SilentConnections]:
-    """Open one connection to the server of an https:// URL from each address, in this order."""
-    host, _, port = url.removeprefix("https://").partition(":")
+    """Open one connection to the server of a URL from each address, in this order."""
+    host, _, port = url.partition("://")[2].partition(":")
     async with AsyncExitStack() as stack:
         readers = []
         for source in sources:

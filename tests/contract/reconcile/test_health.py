@@ -5,8 +5,9 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
-from reconcile.health import Health
+from reconcile.health import HEALTH_LIMITS, Health
 from tests.testbed.ports import free_port
+from tests.testbed.silent_connections import silent_connections
 
 
 @pytest.mark.parametrize(
@@ -32,5 +33,18 @@ async def test_health_and_readiness_are_separate_endpoints(
                 assert (answer.status, await answer.text()) == readyz
             async with session.get("/metrics") as answer:
                 assert "process_resident_memory_bytes" in await answer.text()
+    finally:
+        await health.stop()
+
+
+async def test_health_is_served_during_a_flood_of_connections() -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    health = Health(url.removeprefix("http://"), str)
+    await health.start()
+    try:
+        async with silent_connections(url, ["127.0.0.2"] * (HEALTH_LIMITS.per_source + 20)) as attackers:
+            await attackers.wait_until_open(HEALTH_LIMITS.per_source)
+            async with aiohttp.ClientSession(url) as session, session.get("/metrics") as answer:
+                assert 'podlane_rejected_connections_total{reason="per_source"} 20.0' in await answer.text()
     finally:
         await health.stop()

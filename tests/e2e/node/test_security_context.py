@@ -280,13 +280,16 @@ def test_oom_score_adj_is_as_low_as_the_machine_allows(node: SingleNode) -> None
     assert inspect_container(node, "plain")["HostConfig"]["OomScoreAdj"] == 1000
 
 
-def test_containers_have_dockers_seccomp_profile_by_default(node: SingleNode) -> None:
+def test_containers_have_dockers_seccomp_profile_and_few_processes_by_default(node: SingleNode) -> None:
     node.agent()
     node.kubectl("apply", "-f", "-", stdin=secured("later") + secured("none", profile("Unconfined")))
     wait_running(node, "later", "none")
     assert of_process(node, "later", "Seccomp") == "2"
     assert of_process(node, "none", "Seccomp") == "0"
     assert container_status(node, "plain")["restartCount"] == 0, "what runs stays as it is"
+    group = inspect_container(node, "later")["HostConfig"]["CgroupParent"]
+    limits = [Path(f"{root}{group}/pids.max") for root in ("/sys/fs/cgroup/pids", "/sys/fs/cgroup")]
+    assert [limit.read_text() for limit in limits if limit.exists()] == ["4096\n"]
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ class Clock:
 
 
 def make_settings(folder: Path) -> Settings:
-    return Settings(node_name="n1", node_ip="10.245.2.3", state_dir=str(folder))
+    return Settings(node_name="n1", node_ip="10.245.2.3", state_dir=str(folder), server_tls_bootstrap=False)
 
 
 def serving(settings: Settings, clock: Clock) -> ServingCertificate:
