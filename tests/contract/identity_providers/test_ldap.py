@@ -172,6 +172,16 @@ async def test_server_that_is_gone_is_an_error(slapd: Slapd) -> None:
         await ldap.authenticate_password("alice", "wonderland")
 
 
+async def test_host_names_are_looked_up_in_threads_of_their_own(slapd: Slapd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop's own look-ups use the threads in which the master decodes bodies and writes its audit log."""
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", None)
+    for scheme, port in (("ldap", slapd.port), ("ldaps", slapd.tls_port)):
+        ldap = provider(slapd, url=f"{scheme}://localhost:{port}/{BASE}")
+        assert await ldap.authenticate_password("alice", "wonderland") == ALICE
+    with pytest.raises(ProviderError, match="too long"):
+        await provider(slapd, url=f"ldap://{'a' * 64}.example/{BASE}").authenticate_password("alice", "x")
+
+
 async def test_server_that_does_not_answer_is_an_error(slapd: Slapd) -> None:
     url = ldap_protocol.parse_url(f"ldap://127.0.0.1:{slapd.port}/{BASE}")
     context = ssl.create_default_context(cafile=slapd.authority)

@@ -70,6 +70,18 @@ async def test_basic_auth_server_checks_passwords(files: ServerFiles) -> None:
             assert await provider.authenticate_password(name, password) is None
 
 
+async def test_host_names_are_looked_up_in_threads_of_their_own(
+    files: ServerFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop's own look-ups use the threads in which the master decodes bodies and writes its audit log."""
+    async with https_server(files, basic_auth_server) as url:
+        monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", None)
+        provider = basic_auth(url.replace("127.0.0.1", "localhost"), files)
+        assert await provider.authenticate_password("alice", "wonder:länd") == ALICE
+        with pytest.raises(ProviderError, match="too long"):
+            await basic_auth(f"https://{'a' * 64}.example", files).authenticate_password("alice", "x")
+
+
 async def test_keystone_checks_passwords(files: ServerFiles) -> None:
     async with https_server(files, keystone) as url:
         fields = {"domainName": "Default", "ca": str(files.authority)}
