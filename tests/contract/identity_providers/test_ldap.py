@@ -6,6 +6,7 @@ import asyncio
 import base64
 import datetime
 import logging
+import re
 import signal
 import ssl
 from collections.abc import Iterator
@@ -107,6 +108,17 @@ async def test_slapd_accepts_a_bind_with_an_empty_password(slapd: Slapd) -> None
     assert ldap_protocol.parse_result(response.content).code == ldap_protocol.SUCCESS
     writer.close()
     await writer.wait_closed()
+
+
+async def test_a_name_that_does_not_exist_takes_as_many_operations(slapd: Slapd) -> None:
+    ldap = provider(slapd)
+    operations = []
+    for name in ("alice", "carol"):
+        before = len(slapd.log.read_text())
+        assert await ldap.authenticate_password(name, "wrong") is None
+        operations.append(re.findall(r"op=\d+ (STARTTLS|BIND|SRCH)\b", slapd.log.read_text()[before:]))
+    assert operations[0] == operations[1]
+    assert operations[0].count("BIND") >= 2
 
 
 async def test_entry_without_a_password_is_nobody(slapd: Slapd) -> None:
