@@ -1,7 +1,8 @@
 """Requests to identity providers over HTTPS. Driver.
 
 A provider gets passwords and secrets, so redirects are not followed. Its answers are limited in size and time, and so
-are the requests that unauthenticated clients can start at the same time.
+are the requests that unauthenticated clients can start at the same time. Answers are not compressed, so that their size
+is known before they take memory.
 """
 
 from __future__ import annotations
@@ -93,6 +94,7 @@ class RemoteClient:
             aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=self._tls, resolver=_Resolver(), force_close=True),
                 timeout=self._timeout,
+                headers={"Accept-Encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
             ) as session,

@@ -119,6 +119,16 @@ async def test_master_shows_its_client_certificate(files: ServerFiles, tmp_path:
     assert [certificate["subject"] for certificate in shown] == [((("commonName", "master"),),)]
 
 
+async def test_server_that_compresses_what_it_may_is_read(files: ServerFiles) -> None:
+    async def serve(_request: web.Request) -> web.Response:
+        response = web.json_response(USER)
+        response.enable_compression()
+        return response
+
+    async with https_server(files, serve) as url:
+        assert await basic_auth(url, files).authenticate_password("alice", "x") == ALICE
+
+
 def answer(status: int = 200, body: bytes = b"", **headers: str) -> Handler:
     async def serve(_request: web.Request) -> web.Response:
         return web.Response(status=status, body=body, headers=headers)
