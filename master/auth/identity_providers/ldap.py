@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import msgspec
+
 from master.auth.identity_providers import ldap_protocol
 from master.auth.identity_providers.bounded_threads import resolve
 from master.auth.identity_providers.ldap_protocol import LDAPURL, Entry, LDAPProtocolError, Response, Result
@@ -138,8 +140,7 @@ class _Connection:
         self._transport.close()
 
 
-@dataclass(frozen=True, slots=True)
-class AttributeNames:
+class AttributeNames(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The attributes of each part of an identity. The first with a value counts; `dn` is the distinguished name."""
 
     id: tuple[str, ...]

@@ -197,7 +197,7 @@ async def test_host_names_are_looked_up_in_threads_of_their_own(slapd: Slapd, mo
 async def test_server_that_does_not_answer_is_an_error(slapd: Slapd) -> None:
     url = ldap_protocol.parse_url(f"ldap://127.0.0.1:{slapd.port}/{BASE}")
     context = ssl.create_default_context(cafile=slapd.authority)
-    ldap = LDAPProvider("ldap", Directory(url, context), AttributeNames(("dn",)), timeout=0.05)
+    ldap = LDAPProvider("ldap", Directory(url, context), AttributeNames(id=("dn",)), timeout=0.05)
     slapd.process.send_signal(signal.SIGSTOP)
     try:
         with pytest.raises(ProviderError, match=r"no answer within 0\.05 s"):
@@ -243,7 +243,7 @@ async def test_hostile_server_is_an_error(sent: bytes, text: str) -> None:
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         url = ldap_protocol.parse_url(f"ldap://127.0.0.1:{server.sockets[0].getsockname()[1]}/{BASE}")
         directory = Directory(url, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), SEARCH_DN, SEARCH_PASSWORD)
-        ldap = LDAPProvider("ldap", directory, AttributeNames(("dn",)), timeout=10)
+        ldap = LDAPProvider("ldap", directory, AttributeNames(id=("dn",)), timeout=10)
         with pytest.raises(ProviderError, match=text):
             await ldap.authenticate_password("alice", "wonderland")
     assert len(requests) == 1
