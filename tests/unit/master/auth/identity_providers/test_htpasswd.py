@@ -121,7 +121,7 @@ async def test_users_log_in_while_the_file_is_replaced(tmp_path: Path) -> None:
     path, new = tmp_path / "file", tmp_path / "new"
     path.write_text(f"alice:{COST_4}\n")
     provider = HTPasswdProvider("file", path)
-    for number in range(10):
+    for number in range(3):
         logins = [asyncio.create_task(provider.authenticate_password("alice", "secret")) for _ in range(5)]
         new.write_text(f"alice:{COST_4}\nuser{number}:{COST_4}\n")
         new.replace(path)
