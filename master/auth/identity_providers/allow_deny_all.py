@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from master.auth.identity_providers.provider import ProviderIdentity, encoded_credentials
+from master.auth.identity_providers.provider import ProviderIdentity, encoded_credentials, is_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class AllowAllProvider:
     async def authenticate_password(self, username: str, password: str) -> ProviderIdentity | None:
         """Return the identity; None if the name or the password is blank."""
         username = username.strip()
-        if not password.strip() or encoded_credentials(username, password) is None:
+        if not password.strip() or not is_text(username) or encoded_credentials(username, password) is None:
             return None
         return ProviderIdentity(self.name, username)
 

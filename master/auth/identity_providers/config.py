@@ -55,11 +55,7 @@ class InvalidIdentityProviders(ValueError):
     """Identity providers that cannot be used. The text has one line for each problem."""
 
 
-class _Config(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """Base of the forms."""
-
-
-class IdentityProviderConfig(_Config, frozen=True, kw_only=True, rename="camel"):
+class IdentityProviderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One entry of identityProviders."""
 
     name: str
@@ -69,11 +65,11 @@ class IdentityProviderConfig(_Config, frozen=True, kw_only=True, rename="camel")
     provider: dict[str, Any]
 
 
-class NoFieldsConfig(_Config, frozen=True, kw_only=True, rename="camel"):
+class NoFieldsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """AllowAllPasswordIdentityProvider and DenyAllPasswordIdentityProvider."""
 
 
-class HTPasswdConfig(_Config, frozen=True, kw_only=True, rename="camel"):
+class HTPasswdConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """HTPasswdPasswordIdentityProvider."""
 
     file: str
@@ -83,7 +79,7 @@ Secret = str | dict[str, str]
 """A text, or `{file: PATH}`: the file that has it. A line feed at its end is not part of it."""
 
 
-class _TLSConfig(_Config, frozen=True, kw_only=True, rename="camel"):
+class _TLSConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The part of the form of a remote server: its authorities, and the master's client certificate."""
 
     url: str
@@ -103,16 +99,7 @@ class KeystoneConfig(_TLSConfig, frozen=True, kw_only=True, rename="camel"):
     use_keystone_identity: bool = False
 
 
-class LDAPAttributesConfig(_Config, frozen=True, kw_only=True, rename="camel"):
-    """The attributes of each part of an identity."""
-
-    id: tuple[str, ...]
-    preferred_username: tuple[str, ...] = ()
-    name: tuple[str, ...] = ()
-    email: tuple[str, ...] = ()
-
-
-class LDAPConfig(_Config, frozen=True, kw_only=True, rename="camel"):
+class LDAPConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """LDAPPasswordIdentityProvider."""
 
     url: str
@@ -123,7 +110,7 @@ class LDAPConfig(_Config, frozen=True, kw_only=True, rename="camel"):
     attributes: dict[str, Any]
 
 
-class RequestHeaderConfig(_Config, frozen=True, kw_only=True, rename="camel"):
+class RequestHeaderConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """RequestHeaderIdentityProvider."""
 
     login_url: str = msgspec.field(default="", name="loginURL")
@@ -136,7 +123,7 @@ class RequestHeaderConfig(_Config, frozen=True, kw_only=True, rename="camel"):
     email_headers: tuple[str, ...] = ()
 
 
-class OpenIDURLsConfig(_Config, frozen=True, kw_only=True, rename="camel"):
+class OpenIDURLsConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The endpoints of an OpenID provider."""
 
     authorize: str
@@ -144,17 +131,7 @@ class OpenIDURLsConfig(_Config, frozen=True, kw_only=True, rename="camel"):
     user_info: str = ""
 
 
-class OpenIDClaimsConfig(_Config, frozen=True, kw_only=True, rename="camel"):
-    """The claims of each part of an identity."""
-
-    id: tuple[str, ...] = ("sub",)
-    preferred_username: tuple[str, ...] = ("preferred_username",)
-    name: tuple[str, ...] = ("name",)
-    email: tuple[str, ...] = ("email",)
-    groups: tuple[str, ...] = ()
-
-
-class OpenIDConfig(_Config, frozen=True, kw_only=True, rename="camel"):
+class OpenIDConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """OpenIDIdentityProvider. It has `issuer` or `urls`."""
 
     client_id: str = msgspec.field(name="clientID")
@@ -288,7 +265,7 @@ def _keystone(name: str, config: KeystoneConfig, path: str, reader: _Reader) -> 
 
 
 def _ldap(name: str, config: LDAPConfig, path: str, reader: _Reader) -> Authenticator | None:
-    attributes = reader.convert(f"{path}.attributes", config.attributes, LDAPAttributesConfig)
+    names = reader.convert(f"{path}.attributes", config.attributes, AttributeNames)
     bind_password = reader.secret(f"{path}.bindPassword", config.bind_password)
     if bool(config.bind_dn) != bool(config.bind_password):
         reader.add(path, "has one of bindDN and bindPassword; both or neither are accepted")
@@ -300,9 +277,8 @@ def _ldap(name: str, config: LDAPConfig, path: str, reader: _Reader) -> Authenti
     except ValueError as error:
         reader.add(f"{path}.url", f"found {config.url!r:.200}: {error}")
         return None
-    if attributes is None:
+    if names is None:
         return None
-    names = AttributeNames(attributes.id, attributes.preferred_username, attributes.name, attributes.email)
     if not names.id:
         reader.add(f"{path}.attributes.id", "is empty; at least one attribute is needed, such as dn")
     for attribute in names.requested():
@@ -336,7 +312,7 @@ def _utc_now() -> datetime.datetime:
 
 
 def _openid(name: str, config: OpenIDConfig, path: str, reader: _Reader) -> Authenticator | None:
-    claims = reader.convert(f"{path}.claims", config.claims, OpenIDClaimsConfig)
+    claims = reader.convert(f"{path}.claims", config.claims, ClaimNames)
     urls = None
     if (config.urls is None) == (not config.issuer):
         reader.add(path, "has both or none of issuer and urls; one of them is accepted")
@@ -355,8 +331,7 @@ def _openid(name: str, config: OpenIDConfig, path: str, reader: _Reader) -> Auth
     tls = reader.tls(path, config.ca)
     if claims is None:
         return None
-    names = ClaimNames(claims.id, claims.preferred_username, claims.name, claims.email, claims.groups)
-    client = OpenIDClient(config.client_id, secret, config.extra_scopes, config.extra_authorize_parameters, names)
+    client = OpenIDClient(config.client_id, secret, config.extra_scopes, config.extra_authorize_parameters, claims)
     server = config.issuer if urls is None else Endpoints("", urls.authorize, urls.token, urls.user_info)
     return OpenIDProvider(name, client, server, RemoteClient(tls))
 

@@ -1,6 +1,6 @@
 """The provider LDAP: searches a directory for the user and binds as what it finds. Driver.
 
-Why the protocol is our own: docs/adr/LDAPADR.
+Why the protocol is our own: docs/adr/0030-ldap-client.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import msgspec
+
 from master.auth.identity_providers import ldap_protocol
+from master.auth.identity_providers.bounded_threads import resolve
 from master.auth.identity_providers.ldap_protocol import LDAPURL, Entry, LDAPProtocolError, Response, Result
 from master.auth.identity_providers.provider import (
     ProviderError,
@@ -137,8 +140,7 @@ class _Connection:
         self._transport.close()
 
 
-@dataclass(frozen=True, slots=True)
-class AttributeNames:
+class AttributeNames(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The attributes of each part of an identity. The first with a value counts; `dn` is the distinguished name."""
 
     id: tuple[str, ...]
@@ -230,16 +232,30 @@ class LDAPProvider:
     async def _connect(self) -> AsyncIterator[_Connection]:
         """Connect, with TLS unless the directory is insecure."""
         url, tls = self._directory.url, self._directory.tls
-        transport, messages = await asyncio.get_running_loop().create_connection(
-            _Messages, url.host, url.port, ssl=tls if url.is_ldaps else None
-        )
-        connection = _Connection(transport, messages)
+        connection = await self._open(url, tls if url.is_ldaps else None)
         try:
             if tls is not None and not url.is_ldaps:
                 await connection.start_tls(tls, url.host)
             yield connection
         finally:
             connection.close()
+
+    async def _open(self, url: LDAPURL, tls: ssl.SSLContext | None) -> _Connection:
+        """Connect to the first address of the host that accepts. Each has its part of the time."""
+        loop = asyncio.get_running_loop()
+        addresses = await resolve(url.host, url.port)
+        failures: list[OSError] = []
+        for _, address in addresses:
+            try:
+                async with asyncio.timeout(self._timeout / len(addresses)):
+                    transport, messages = await loop.create_connection(
+                        _Messages, address, url.port, ssl=tls, server_hostname=url.host if tls else None
+                    )
+            except OSError as error:
+                failures.append(error)
+            else:
+                return _Connection(transport, messages)
+        raise failures[0]
 
     def _identity(self, entry: Entry) -> ProviderIdentity:
         names = self._attributes

@@ -67,8 +67,7 @@ class Endpoints:
     """Whether the token endpoint gets the client's secret in the form instead of by HTTP Basic authentication."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimNames:
+class ClaimNames(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The claims of each part of an identity. The first with a value counts."""
 
     id: tuple[str, ...] = ("sub",)
@@ -84,9 +83,9 @@ class OpenIDClient:
 
     id: str
     secret: str = field(repr=False)
-    scopes: tuple[str, ...] = ()
-    parameters: Mapping[str, str] = field(default_factory=dict)
-    claims: ClaimNames = ClaimNames()
+    scopes: tuple[str, ...]
+    parameters: Mapping[str, str]
+    claims: ClaimNames
 
 
 def nonce_of(state: str) -> str:

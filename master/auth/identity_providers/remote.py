@@ -1,11 +1,13 @@
 """Requests to identity providers over HTTPS. Driver.
 
 A provider gets passwords and secrets, so redirects are not followed. Its answers are limited in size and time, and so
-are the requests that unauthenticated clients can start at the same time.
+are the requests that unauthenticated clients can start at the same time. Answers are not compressed, so that their size
+is known before they take memory.
 """
 
 from __future__ import annotations
 
+import socket
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +15,9 @@ from typing import Any, TypeVar
 
 import aiohttp
 import msgspec
+from aiohttp.abc import AbstractResolver, ResolveResult
 
+from master.auth.identity_providers.bounded_threads import resolve
 from master.auth.identity_providers.provider import ProviderError
 
 T = TypeVar("T")
@@ -37,6 +41,22 @@ class Answer:
             return msgspec.json.decode(self.body, type=kind)
         except (msgspec.DecodeError, RecursionError) as error:
             raise ProviderError(f"{self.url}: found no such JSON: {error}") from None
+
+
+class _Resolver(AbstractResolver):
+    """Looks up host names in the threads for that."""
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
+    ) -> list[ResolveResult]:
+        return [
+            ResolveResult(hostname=host, host=address, port=port, family=found, proto=0, flags=socket.AI_NUMERICHOST)
+            for found, address in await resolve(host, port)
+            if family in {socket.AF_UNSPEC, found}
+        ]
+
+    async def close(self) -> None:
+        pass
 
 
 class RemoteClient:
@@ -72,8 +92,9 @@ class RemoteClient:
     async def _request(self, method: str, url: str, **content: Any) -> Answer:
         async with (
             aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(ssl=self._tls, force_close=True),
+                connector=aiohttp.TCPConnector(ssl=self._tls, resolver=_Resolver(), force_close=True),
                 timeout=self._timeout,
+                headers={"Accept-Encoding": "identity"},
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
             ) as session,

@@ -70,8 +70,7 @@ class RequestHeaderProvider:
 
     def authenticate_headers(self, headers: MultiMapping[str], certificate: bytes | None) -> ProviderIdentity | None:
         """Return the identity; None without a header of the user or without a certificate. Raises ProviderError."""
-        user = _first(headers, self.headers.user)
-        if not user or certificate is None:
+        if certificate is None or not (user := _first(headers, self.headers.user)):
             return None
         self._check(certificate)
         return reported_identity(

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import datetime
 import logging
+import re
 import signal
 import ssl
 from collections.abc import Iterator
@@ -109,6 +110,17 @@ async def test_slapd_accepts_a_bind_with_an_empty_password(slapd: Slapd) -> None
     await writer.wait_closed()
 
 
+async def test_a_name_that_does_not_exist_takes_as_many_operations(slapd: Slapd) -> None:
+    ldap = provider(slapd)
+    operations = []
+    for name in ("alice", "carol"):
+        before = len(slapd.log.read_text())
+        assert await ldap.authenticate_password(name, "wrong") is None
+        operations.append(re.findall(r"op=\d+ (STARTTLS|BIND|SRCH)\b", slapd.log.read_text()[before:]))
+    assert operations[0] == operations[1]
+    assert operations[0].count("BIND") >= 2
+
+
 async def test_entry_without_a_password_is_nobody(slapd: Slapd) -> None:
     assert await provider(slapd).authenticate_password("locked", "x") is None
 
@@ -172,10 +184,20 @@ async def test_server_that_is_gone_is_an_error(slapd: Slapd) -> None:
         await ldap.authenticate_password("alice", "wonderland")
 
 
+async def test_host_names_are_looked_up_in_threads_of_their_own(slapd: Slapd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop's own look-ups use the threads in which the master decodes bodies and writes its audit log."""
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", None)
+    for scheme, port in (("ldap", slapd.port), ("ldaps", slapd.tls_port)):
+        ldap = provider(slapd, url=f"{scheme}://localhost:{port}/{BASE}")
+        assert await ldap.authenticate_password("alice", "wonderland") == ALICE
+    with pytest.raises(ProviderError, match="too long"):
+        await provider(slapd, url=f"ldap://{'a' * 64}.example/{BASE}").authenticate_password("alice", "x")
+
+
 async def test_server_that_does_not_answer_is_an_error(slapd: Slapd) -> None:
     url = ldap_protocol.parse_url(f"ldap://127.0.0.1:{slapd.port}/{BASE}")
     context = ssl.create_default_context(cafile=slapd.authority)
-    ldap = LDAPProvider("ldap", Directory(url, context), AttributeNames(("dn",)), timeout=0.05)
+    ldap = LDAPProvider("ldap", Directory(url, context), AttributeNames(id=("dn",)), timeout=0.05)
     slapd.process.send_signal(signal.SIGSTOP)
     try:
         with pytest.raises(ProviderError, match=r"no answer within 0\.05 s"):
@@ -221,7 +243,7 @@ async def test_hostile_server_is_an_error(sent: bytes, text: str) -> None:
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         url = ldap_protocol.parse_url(f"ldap://127.0.0.1:{server.sockets[0].getsockname()[1]}/{BASE}")
         directory = Directory(url, ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), SEARCH_DN, SEARCH_PASSWORD)
-        ldap = LDAPProvider("ldap", directory, AttributeNames(("dn",)), timeout=10)
+        ldap = LDAPProvider("ldap", directory, AttributeNames(id=("dn",)), timeout=10)
         with pytest.raises(ProviderError, match=text):
             await ldap.authenticate_password("alice", "wonderland")
     assert len(requests) == 1

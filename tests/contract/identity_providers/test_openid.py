@@ -153,6 +153,8 @@ async def test_id_tokens_that_are_accepted(files: ServerFiles, changes: dict[str
         ({"exp": 1}, "expired"),
         ({"exp": None}, 'missing the "exp" claim'),
         ({"exp": "soon"}, "must be an integer"),
+        ({"exp": float("inf")}, "must be an integer"),
+        ({"nbf": float("inf")}, "must be an integer"),
         ({"nbf": 2**40}, "not yet valid"),
         ({"nonce": "other"}, "another login"),
         ({"sub": None}, 'missing the "sub" claim'),

@@ -70,6 +70,18 @@ async def test_basic_auth_server_checks_passwords(files: ServerFiles) -> None:
             assert await provider.authenticate_password(name, password) is None
 
 
+async def test_host_names_are_looked_up_in_threads_of_their_own(
+    files: ServerFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loop's own look-ups use the threads in which the master decodes bodies and writes its audit log."""
+    async with https_server(files, basic_auth_server) as url:
+        monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", None)
+        provider = basic_auth(url.replace("127.0.0.1", "localhost"), files)
+        assert await provider.authenticate_password("alice", "wonder:länd") == ALICE
+        with pytest.raises(ProviderError, match="too long"):
+            await basic_auth(f"https://{'a' * 64}.example", files).authenticate_password("alice", "x")
+
+
 async def test_keystone_checks_passwords(files: ServerFiles) -> None:
     async with https_server(files, keystone) as url:
         fields = {"domainName": "Default", "ca": str(files.authority)}
@@ -105,6 +117,16 @@ async def test_master_shows_its_client_certificate(files: ServerFiles, tmp_path:
         with pytest.raises(ProviderError):
             await basic_auth(url, files).authenticate_password("alice", "x")
     assert [certificate["subject"] for certificate in shown] == [((("commonName", "master"),),)]
+
+
+async def test_server_that_compresses_what_it_may_is_read(files: ServerFiles) -> None:
+    async def serve(_request: web.Request) -> web.Response:
+        response = web.json_response(USER)
+        response.enable_compression()
+        return response
+
+    async with https_server(files, serve) as url:
+        assert await basic_auth(url, files).authenticate_password("alice", "x") == ALICE
 
 
 def answer(status: int = 200, body: bytes = b"", **headers: str) -> Handler:

@@ -43,7 +43,9 @@ async def https_server(
     if client_authority is not None:
         context.load_verify_locations(client_authority)
         context.verify_mode = ssl.CERT_REQUIRED
-    runner = web.ServerRunner(web.Server(handler), shutdown_timeout=0)
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(application, shutdown_timeout=0)
     await runner.setup()
     try:
         await web.TCPSite(runner, address, 0, ssl_context=context).start()

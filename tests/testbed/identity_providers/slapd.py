@@ -98,11 +98,12 @@ ref: ldap://127.0.0.1:1/ou=people,{BASE}
 
 @dataclass(frozen=True, slots=True)
 class Slapd:
-    """A running slapd. `authority` is the file of the authority of its certificate."""
+    """A running slapd. `authority` is the file of the authority of its certificate, `log` has every operation."""
 
     port: int
     tls_port: int
     authority: Path
+    log: Path
     process: subprocess.Popen[bytes]
 
 
@@ -133,12 +134,12 @@ def _running(root: Path) -> Iterator[Slapd]:
     subprocess.run(add, input=ENTRIES.encode(), check=True, capture_output=True, user=user, group=user)
     with (root / "log").open("wb") as log:
         process = subprocess.Popen(
-            [slapd, "-f", str(config), "-h", urls, "-d", "0"], stdout=log, stderr=log, user=user, group=user
+            [slapd, "-f", str(config), "-h", urls, "-d", "stats"], stdout=log, stderr=log, user=user, group=user
         )
     try:
         wait_until(lambda: _answers(ports[1]) or process.poll() is not None, "slapd")
         assert process.poll() is None, (root / "log").read_text()
-        yield Slapd(*ports, root / "ca.crt", process)
+        yield Slapd(*ports, root / "ca.crt", root / "log", process)
     finally:
         process.kill()
         process.wait()

@@ -117,6 +117,19 @@ async def test_a_changed_file_is_read_again_and_a_missing_one_is_kept(tmp_path: 
         await authenticate(tmp_path / "missing", "alice", "secret")
 
 
+async def test_users_log_in_while_the_file_is_replaced(tmp_path: Path) -> None:
+    path, new = tmp_path / "file", tmp_path / "new"
+    path.write_text(f"alice:{COST_4}\n")
+    provider = HTPasswdProvider("file", path)
+    for number in range(3):
+        logins = [asyncio.create_task(provider.authenticate_password("alice", "secret")) for _ in range(5)]
+        new.write_text(f"alice:{COST_4}\nuser{number}:{COST_4}\n")
+        new.replace(path)
+        assert await asyncio.gather(*logins) == [ProviderIdentity("file", "alice")] * 5
+        assert await provider.authenticate_password(f"user{number}", "secret")
+        assert not await provider.authenticate_password(f"user{number - 1}", "secret")
+
+
 @pytest.fixture
 def rounds(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Count the work of checks: `apr1`, or the cost of each bcrypt check."""

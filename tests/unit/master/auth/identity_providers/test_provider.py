@@ -63,7 +63,14 @@ def test_other_texts_are_cut_and_groups_limited() -> None:
 async def test_allow_all_accepts_every_password_that_is_not_blank() -> None:
     provider = AllowAllProvider("lab")
     assert await provider.authenticate_password(" alice ", "x") == ProviderIdentity("lab", "alice")
-    for name, password in (("", "x"), ("  ", "x"), ("alice", ""), ("alice", "  "), ("alice", "x" * 1025)):
+    for name, password in (
+        ("", "x"),
+        ("  ", "x"),
+        ("alice", ""),
+        ("alice", "  "),
+        ("alice", "x" * 1025),
+        ("a\nb", "x"),
+    ):
         assert await provider.authenticate_password(name, password) is None
 
 

@@ -57,6 +57,7 @@ def test_headers_with_the_certificate_of_the_proxy_name_the_user(
 
 def test_headers_without_a_certificate_are_ignored(provider: RequestHeaderProvider) -> None:
     assert provider.authenticate_headers(HEADERS, None) is None
+    assert provider.authenticate_headers(CIMultiDict([*HEADERS.items(), *HEADERS.items()]), None) is None
 
 
 def test_a_certificate_without_headers_is_ignored(provider: RequestHeaderProvider, authority: pki.Authority) -> None:
