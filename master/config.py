@@ -118,8 +118,8 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
         int,
         msgspec.Meta(
             ge=1,
-            description="open connections of one user, or of the service accounts of one project; no limit for "
-            "administrators, nodes and service accounts of kube-system",
+            description="open connections of one user, or of the service accounts of one project; administrators "
+            "(system:masters) have no limit",
         ),
     ] = 1_000
     security_context_constraints: Annotated[

@@ -136,11 +136,11 @@ class Listener:
         while True:
             try:
                 accepted, peer = await loop.sock_accept(listening)
+                connection = _Connection(accepted, self._forget)
             except OSError as error:
                 log.warning("cannot accept connections", extra={"error": error})
                 await asyncio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
-            connection = _Connection(accepted, self._forget)
             self._open[connection.number] = connection
             self._reject(self._limiter.add(connection.number, source(peer[0]), time.monotonic()))
             if connection.number in self._open:
@@ -184,7 +184,7 @@ class _Connection(socket.socket):
     """
 
     def __init__(self, accepted: socket.socket, on_closed: Callable[[int], None]) -> None:
-        super().__init__(fileno=accepted.detach())
+        super().__init__(accepted.family, accepted.type, accepted.proto, accepted.detach())
         self.number = self.fileno()
         self.handshake: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None

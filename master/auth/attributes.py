@@ -42,12 +42,17 @@ class User:
         return self.name.removeprefix(NODE_PREFIX) if is_node else ""
 
 
-def connection_owner(user: User) -> str:
-    """Return for whom the connections of a user are counted: service accounts count as their namespace.
+def connection_owner(user: User, address: str) -> str:
+    """Return for whom the connections of a user are counted.
 
-    Who may create a pod in a project has the tokens of all its service accounts, and may create more of them.
+    Service accounts count as their namespace: who may create a pod in a project has the tokens of all its service
+    accounts, and may create more of them. Those of kube-system count by the address of the client, because they run on
+    every node.
     """
-    return user.name.rpartition(":")[0] if user.name.startswith(SERVICE_ACCOUNT_USER_PREFIX) else user.name
+    if not user.name.startswith(SERVICE_ACCOUNT_USER_PREFIX):
+        return user.name
+    namespace = user.name.rpartition(":")[0]
+    return f"{namespace}@{address}" if namespace == f"{SERVICE_ACCOUNT_USER_PREFIX}kube-system" else namespace
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,6 @@ from master.auth import pki
 from master.auth.attributes import (
     ANONYMOUS,
     SYSTEM_MASTERS,
-    SYSTEM_NODES,
     Attributes,
     Decision,
     PathAttributes,
@@ -123,12 +122,6 @@ def tls_context(server_pem: Path, ca_pem: Path, proxy_ca_pem: str = "") -> ssl.S
 
 CREATED_STREAMS = frozenset(("attach", "exec", "portforward"))
 """Subresources for which a GET, as WebSocket clients send it, needs the right to create, too."""
-
-
-UNLIMITED_GROUPS = frozenset((SYSTEM_MASTERS, SYSTEM_NODES, "system:serviceaccounts:kube-system"))
-"""Groups whose users may have any number of connections: administrators, nodes, and what an administrator runs for the
-cluster.
-"""
 
 
 class Server:
@@ -239,7 +232,7 @@ class Server:
         try:
             certificate = self._client_certificate(transport)
             client = self._authenticator.authenticate(certificate, authorization_header(http.headers))
-            self._count_connection(transport, client)
+            self._count_connection(http, client)
             route = routes.resolve(http.method, http.path, http.rel_url.raw_path, http.query)
             attributes = attributes_of(route, http.query)
         except errors.StatusError:
@@ -282,12 +275,12 @@ class Server:
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
         return await self._oauth.handle(http, _peer_address(http), certificate, record.annotate)
 
-    def _count_connection(self, transport: asyncio.BaseTransport | None, user: User) -> None:
+    def _count_connection(self, http: web.Request, user: User) -> None:
         """Count a connection for its user. Raises TooManyRequests if the user has too many."""
         if user.name == ANONYMOUS:
             return
-        is_exempt = not user.groups.isdisjoint(UNLIMITED_GROUPS)
-        if not self._listener.authenticate(transport, connection_owner(user), is_exempt=is_exempt):
+        owner, is_exempt = connection_owner(user, _peer_address(http)), SYSTEM_MASTERS in user.groups
+        if not self._listener.authenticate(http.transport, owner, is_exempt=is_exempt):
             raise errors.too_many_requests()
 
     def _metrics(self) -> str:

@@ -104,7 +104,9 @@ class Server:
             caller = await self._auth.authenticate(certificate, request.headers.get("Authorization", ""))
         except (Refused, NotReady) as error:
             log.debug("authentication failed", extra={"path": request.path, "error": error})
-            return web.Response(status=401, text="Unauthorized")
+            response = web.Response(status=401, text="Unauthorized")
+            response.force_close()  # Each made-up token costs the API server a review, and the client a TLS handshake.
+            return response
         description = attributes.describe(caller)
         try:
             allowed = await self._auth.authorize(caller, attributes)

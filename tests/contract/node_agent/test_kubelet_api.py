@@ -103,6 +103,8 @@ async def test_kubelet_api_rejects_anonymous_requests(agent: Agent) -> None:
         for path in (*PATHS, "/nowhere"):
             assert await query(session, path) == (401, "Unauthorized")
         assert await query(session, "/pods", token="made.up.token") == (401, "Unauthorized")
+        async with session.get("/pods") as answer:
+            assert answer.headers["Connection"] == "close", "one answer for a connection"
 
 
 async def test_kubelet_api_accepts_the_masters_certificate_even_while_the_master_is_down(
