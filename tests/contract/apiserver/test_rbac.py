@@ -184,6 +184,7 @@ def test_impersonation_needs_permission(kubectl: Kubectl, server: ApiServer) -> 
     kubectl("-n", "red", "create", "serviceaccount", "robot")
     token = kubectl("-n", "red", "create", "token", "robot").strip()
     robot = ("--kubeconfig=/dev/null", f"--server={server.url}", "--insecure-skip-tls-verify", f"--token={token}")
+    kubectl("get", "pods")  # kubectl remembers discovery, which the rejected client may not read.
     refused = kubectl(*robot, "--as=bob", "get", "pods", code=1)
     assert f'users "bob" is forbidden: User "{ROBOT}" cannot impersonate resource "users" in API group ""' in refused
     kubectl("create", "clusterrole", "poses", "--verb=impersonate", "--resource=users", "--resource-name=bob")
