@@ -6,19 +6,23 @@ Source: the admission plugin authorization.openshift.io/RestrictSubjectBindings 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from api.meta.selectors import LabelSelector, compile_selector
 from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
-from master.resources.group_resource import GroupResource
-from master.resources.legacy_rbac import GROUP, SERVICE_ACCOUNT, USER, RoleBindingRestriction
+from master.resources.legacy_rbac import (
+    GROUP,
+    SERVICE_ACCOUNT,
+    USER,
+    RoleBindingRestriction,
+    ServiceAccountRestriction,
+)
 from master.resources.rbac import RoleBinding, Subject
 from master.resources.scheme import group_resource
+from master.resources.users import Group, User
 from master.storage.interface import Key, Transaction
-
-USERS, GROUPS = GroupResource("user.openshift.io", "users"), GroupResource("user.openshift.io", "groups")
 
 
 class RoleBindingRestrictions(AdmissionPlugin):
@@ -33,11 +37,12 @@ class RoleBindingRestrictions(AdmissionPlugin):
         restrictions = objects.list(group_resource(RoleBindingRestriction), namespace)
         if not restrictions:
             return
+        matchers = [matcher(restriction, objects) for restriction in restrictions]
         old: frozenset[Subject] = frozenset(() if request.old is None else resource.to_stored(request.old).subjects)
         denied = [
             f'rolebindings to {subject.kind} "{subject.name}" are not allowed in project "{namespace}"'
             for subject in dict.fromkeys(binding.subjects)
-            if subject not in old and not any(allows(each, subject, objects) for each in restrictions)
+            if subject not in old and not any(matches(subject) for matches in matchers)
         ]
         if denied:
             shown = denied[: errors.MAX_FIELD_ERRORS]
@@ -45,37 +50,45 @@ class RoleBindingRestrictions(AdmissionPlugin):
             raise errors.forbidden(resource, binding.metadata.name, reason)
 
 
-def allows(restriction: RoleBindingRestriction, subject: Subject, objects: Transaction) -> bool:
-    """Return whether a restriction allows a subject. `objects` has the Users and Groups."""
-    spec = restriction.spec
-    if spec.user_restriction is not None and subject.kind == USER:
-        users = spec.user_restriction
-        return (
-            subject.name in users.users
-            or any(_is_member(group, subject.name, objects) for group in users.groups)
-            or _has_labels(USERS, subject.name, users.labels, objects)
-        )
-    if spec.group_restriction is not None and subject.kind == GROUP:
-        groups = spec.group_restriction
-        return subject.name in groups.groups or _has_labels(GROUPS, subject.name, groups.labels, objects)
-    if spec.service_account_restriction is not None and subject.kind == SERVICE_ACCOUNT:
-        own = restriction.metadata.namespace
-        namespace, accounts = subject.namespace or own, spec.service_account_restriction
-        return namespace in accounts.namespaces or any(
-            (account.namespace or own, account.name) == (namespace, subject.name)
-            for account in accounts.service_accounts
-        )
-    return False
+def matcher(restriction: RoleBindingRestriction, objects: Transaction) -> Callable[[Subject], bool]:
+    """Return the function that says whether a restriction allows a subject. `objects` has the Users and Groups.
+
+    A binding and a group may have tens of thousands of users, so names are looked up in sets.
+    """
+    spec, own = restriction.spec, restriction.metadata.namespace
+    if (users := spec.user_restriction) is not None:
+        names = frozenset(users.users).union(*(_members(group, objects) for group in users.groups))
+        return _named_or_labelled(USER, names, User, users.labels, objects)
+    if (groups := spec.group_restriction) is not None:
+        return _named_or_labelled(GROUP, frozenset(groups.groups), Group, groups.labels, objects)
+    accounts = spec.service_account_restriction or ServiceAccountRestriction()
+    namespaces = frozenset(accounts.namespaces)
+    named = frozenset((account.namespace or own, account.name) for account in accounts.service_accounts)
+
+    def matches(subject: Subject) -> bool:
+        namespace = subject.namespace or own
+        return subject.kind == SERVICE_ACCOUNT and (namespace in namespaces or (namespace, subject.name) in named)
+
+    return matches
 
 
-def _is_member(group: str, user: str, objects: Transaction) -> bool:
-    stored = objects.get(Key(GROUPS, "", group))
-    return stored is not None and user in (stored.users or ())
+def _members(group: str, objects: Transaction) -> tuple[str, ...]:
+    stored: Group | None = objects.get(Key(group_resource(Group), "", group))
+    return () if stored is None else stored.users
 
 
-def _has_labels(resource: GroupResource, name: str, selectors: Iterable[LabelSelector], objects: Transaction) -> bool:
-    """Return whether there is a User or Group of that name with labels that a selector matches."""
-    stored = objects.get(Key(resource, "", name))
-    return stored is not None and any(
-        compile_selector(selector).matches(stored.metadata.labels) for selector in selectors
-    )
+def _named_or_labelled(
+    kind: str, names: frozenset[str], of: type[User | Group], labels: Iterable[LabelSelector], objects: Transaction
+) -> Callable[[Subject], bool]:
+    """Return the function that says whether a subject has one of the names, or an object with selected labels."""
+    selectors = tuple(map(compile_selector, labels))
+
+    def matches(subject: Subject) -> bool:
+        if subject.kind != kind:
+            return False
+        if subject.name in names or not selectors:
+            return subject.name in names
+        stored = objects.get(Key(group_resource(of), "", subject.name))
+        return stored is not None and any(selector.matches(stored.metadata.labels) for selector in selectors)
+
+    return matches

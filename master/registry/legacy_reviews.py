@@ -19,7 +19,7 @@ from master.auth.attributes import SYSTEM_MASTERS, Attributes, User
 from master.auth.authorization import Authorizer
 from master.auth.rbac import Binding
 from master.auth.reviews import MAX_GROUPS, MAX_RULES, too_many_groups
-from master.auth.scopes import SCOPES_EXTRA
+from master.auth.scopes import SCOPES_EXTRA, is_limited, scopes_of
 from master.resources.legacy_rbac import AUTHORIZATION_GROUP, legacy_rule
 from master.resources.legacy_reviews import (
     LegacyLocalSubjectAccessReview,
@@ -97,9 +97,13 @@ class LegacyReviews:
 
     def _rules(self, user: User, namespace: str) -> LegacySubjectRulesReviewStatus:
         rules = self._authorizer.rules_for(user, namespace)
+        problems = []
+        if len(rules) > MAX_RULES:
+            problems.append(f"only the first {MAX_RULES} rules are listed")
+        if is_limited(user):
+            problems.append(f"scopes [{' '.join(scopes_of(user) or ())}] limit these rules further")
         return LegacySubjectRulesReviewStatus(
-            rules=tuple(map(legacy_rule, rules[:MAX_RULES])),
-            evaluation_error=f"only the first {MAX_RULES} rules are listed" if len(rules) > MAX_RULES else "",
+            rules=tuple(map(legacy_rule, rules[:MAX_RULES])), evaluation_error=", ".join(problems)
         )
 
     async def _who_can(self, attributes: Attributes) -> ResourceAccessReviewResponse:

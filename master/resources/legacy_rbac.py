@@ -24,6 +24,7 @@ from master.resources import rbac
 from master.resources.printing import AGE, NAME
 from master.resources.rbac import RBAC_GROUP, SERVICE_ACCOUNT_PREFIX, AggregationRule, Subject
 from master.resources.resource import AnyResource, Column, Resource, Version
+from master.resources.users import GROUPS, USERS
 
 AUTHORIZATION_GROUP = "authorization.openshift.io"
 _API_VERSION = f"{AUTHORIZATION_GROUP}/v1"
@@ -183,11 +184,9 @@ def _legacy_subject(subject: Subject) -> ObjectReference:
 
 def _name_kind(kind: str, name: str) -> str:
     """Return SystemUser or SystemGroup for a name that no stored User or Group can have, else the kind."""
-    if ":" not in name and name != "~":
-        return kind
     if kind == USER:
-        return USER if name.startswith("b64:") else SYSTEM_USER
-    return SYSTEM_GROUP if kind == GROUP else kind
+        return SYSTEM_USER if USERS.rules.validate_name(name) else USER
+    return SYSTEM_GROUP if GROUPS.rules.validate_name(name) else GROUP
 
 
 def _stored_subject(subject: ObjectReference) -> Subject:

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from api.meta.types import Object, ObjectMeta
+from api.meta.types import ObjectMeta
 from api.validation.registry import default
 from master.admission.plugin import AdmissionRequest, Operation
-from master.admission.role_binding_restrictions import GROUPS, USERS, RoleBindingRestrictions
+from master.admission.role_binding_restrictions import RoleBindingRestrictions
 from master.errors import StatusError
 from master.resources.legacy_rbac import LEGACY_ROLE_BINDINGS, LegacyRoleBinding, RoleBindingRestriction
 from master.resources.rbac import CLUSTER_ROLE_BINDINGS, ROLE_BINDINGS, ClusterRoleBinding, RoleBinding, Subject
 from master.resources.resource import AnyResource
 from master.resources.scheme import STORED_TYPES
-from master.storage.interface import Key, Put, Transaction
+from master.resources.users import Group, User
+from master.storage.interface import Transaction
 from master.storage.sqlite import SQLiteStorage
 from tests.testbed.apiserver.changes import put
 from tests.unit.master.admission.examples import decoded
@@ -31,25 +32,14 @@ ROBOT, FOREIGN, COUSIN = (
 )
 
 
-class Group(Object, frozen=True):
-    """A stored Group or User, as far as restrictions read it."""
-
-    API_VERSION = "user.openshift.io/v1"
-    KIND = "Group"
-
-    users: tuple[str, ...] = ()
-
-
 @pytest.fixture
 async def storage(tmp_path: Path) -> AsyncIterator[SQLiteStorage]:
-    storage = await SQLiteStorage.open(tmp_path / "store.db", {**STORED_TYPES, GROUPS: Group, USERS: Group})
-    for resource, name, labels, users in (
-        (GROUPS, "dev", {"team": "a"}, ("bob",)),
-        (USERS, "eve", {"team": "a"}, ()),
-        (USERS, "bob", {"team": "b"}, ()),
-    ):
-        meta = ObjectMeta(name=name, labels=labels)
-        await storage.write(Put(Key(resource, "", name), Group(metadata=meta, users=users)))
+    storage = await SQLiteStorage.open(tmp_path / "store.db", STORED_TYPES)
+    await storage.write(
+        put(Group(metadata=ObjectMeta(name="dev", labels={"team": "a"}), users=("bob",))),
+        put(User(metadata=ObjectMeta(name="eve", labels={"team": "a"}))),
+        put(User(metadata=ObjectMeta(name="bob", labels={"team": "b"}))),
+    )
     yield storage
     await storage.close()
 

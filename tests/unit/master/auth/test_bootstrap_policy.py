@@ -15,16 +15,13 @@ NAMES_WITHOUT_A_PATH = {
     ("certificates.k8s.io", "certificatesigningrequests/nodeclient"),
     ("certificates.k8s.io", "certificatesigningrequests/selfnodeclient"),
     ("apps", "deployments/rollback"),
-    *((group, name) for group in ("", "user.openshift.io") for name in ("users", "groups")),
+    *(("", name) for name in ("users", "groups")),
     *((group, name) for group in ("", "user.openshift.io") for name in ("systemusers", "systemgroups")),
     ("authentication.k8s.io", "userextras/scopes.authorization.openshift.io"),
 }
 """What roles grant by names that are no path of an API server: paths of kubelets, signers, users to impersonate, and a
 removed path.
 """
-
-OPTIONAL_GROUPS = {"user.openshift.io", "oauth.openshift.io"}
-"""API groups that the roles name also if the server does not have them."""
 
 
 def served_names() -> set[tuple[str, str]]:
@@ -40,5 +37,4 @@ def served_names() -> set[tuple[str, str]]:
 def test_default_role_names_served_resources(role: ClusterRole) -> None:
     known = served_names() | NAMES_WITHOUT_A_PATH | {("*", "*")}
     named = {(group, name) for rule in role.rules for group in rule.api_groups for name in rule.resources}
-    optional = OPTIONAL_GROUPS - {group for group, _ in served_names()}
-    assert {(group, name) for group, name in named - known if group not in optional} == set()
+    assert named - known == set()

@@ -12,11 +12,14 @@ import pytest
 from api.meta.types import ObjectMeta
 from master.auth.attributes import User
 from master.auth.authorization import Authorizer
+from master.auth.scopes import SCOPES_EXTRA
 from master.registry import legacy_reviews
 from master.registry.legacy_reviews import LegacyReviews
 from master.resources.legacy_reviews import (
+    LegacyLocalSubjectAccessReview,
     LocalResourceAccessReview,
     ResourceAccessReviewResponse,
+    SubjectAccessReviewResponse,
     SubjectRulesReview,
     SubjectRulesReviewSpec,
 )
@@ -93,3 +96,32 @@ async def test_rules_of_a_role_are_listed_once_and_limited(
     answer = await LegacyReviews(storage, authorizer).answer(review, User("amy"), "red")
     assert isinstance(answer, SubjectRulesReview)
     assert (answer.status.rules, answer.status.evaluation_error) == ((), "only the first 0 rules are listed")
+
+
+async def test_rules_of_a_scoped_user_are_marked_as_limited(storage: SQLiteStorage) -> None:
+    await storage.write(put(binding("b", ["eve"])))
+    for scopes, error in (
+        (None, ""),
+        ((), ""),
+        (("user:full",), ""),
+        (("user:info",), "scopes [user:info] limit these rules further"),
+    ):
+        review = SubjectRulesReview(spec=SubjectRulesReviewSpec(user="eve", scopes=scopes))
+        answer = await LegacyReviews(storage, Authorizer(storage)).answer(review, User("amy"), "red")
+        assert isinstance(answer, SubjectRulesReview)
+        assert answer.status.evaluation_error == error
+
+
+@pytest.mark.parametrize(
+    ("given", "scopes", "allowed"),
+    [((), None, True), (("user:info",), None, False), (("user:info",), (), True), ((), ("user:info",), False)],
+)
+async def test_scopes_of_a_review_of_oneself(
+    storage: SQLiteStorage, given: tuple[str, ...], scopes: tuple[str, ...] | None, allowed: bool
+) -> None:
+    await storage.write(put(binding("b", ["eve"])))
+    eve = User("eve", extra=((SCOPES_EXTRA, given),) if given else ())
+    review = LegacyLocalSubjectAccessReview(verb="get", resource="pods", scopes=scopes)
+    answer = await LegacyReviews(storage, Authorizer(storage)).answer(review, eve, "red")
+    assert isinstance(answer, SubjectAccessReviewResponse)
+    assert answer.allowed is allowed
