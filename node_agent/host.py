@@ -56,6 +56,11 @@ def resolv_conf_path(host: HostInfo, uid: str) -> str:
     return f"{pod_dir(host, uid)}/resolv.conf"
 
 
+def termination_messages_dir(host: HostInfo, uid: str) -> str:
+    """Return the path of the directory on the host with the termination messages of a pod's containers."""
+    return f"{pod_dir(host, uid)}/containers"
+
+
 def termination_message_path(host: HostInfo, uid: str, container: str, restarts: int) -> str:
     """Return the path of a container's termination message on the host. `restarts` is the restart count."""
-    return f"{pod_dir(host, uid)}/containers/{container}/{restarts:08x}"
+    return f"{termination_messages_dir(host, uid)}/{container}/{restarts:08x}"

@@ -200,6 +200,7 @@ def _measure_pod(pod: Pod, containers: Sequence[RuntimeContainer], disk: PodDisk
         container_memory=container_memory,
         container_disk=container_disk,
         volumes={name: usage.size for name, usage in volumes.items()},
+        managed_files=disk.managed_files.size,
     )
 
 

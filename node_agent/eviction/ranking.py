@@ -20,6 +20,7 @@ class PodUsage:
     """The usage of a pod: bytes of memory (working set) and disk, inodes, processes.
 
     `container_memory` and `container_disk` are by container name. `volumes` are the emptyDir volumes on disk by name.
+    `managed_files` are bytes of the agent's files that containers may write.
     """
 
     pod: Pod
@@ -28,6 +29,7 @@ class PodUsage:
     container_memory: Mapping[str, int] = field(default_factory=dict)
     container_disk: Mapping[str, int] = field(default_factory=dict)
     volumes: Mapping[str, int] = field(default_factory=dict)
+    managed_files: int = 0
 
     @property
     def memory(self) -> int:
@@ -36,8 +38,8 @@ class PodUsage:
 
     @property
     def disk(self) -> int:
-        """Disk usage of writable layers, logs and emptyDir volumes."""
-        return sum(self.container_disk.values()) + sum(self.volumes.values())
+        """Disk usage of writable layers, logs, emptyDir volumes and managed files."""
+        return sum(self.container_disk.values()) + sum(self.volumes.values()) + self.managed_files
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,7 +59,8 @@ def write_resolv_conf(pod: Pod, host: HostInfo) -> str:
 
 
 def _write_in_place(path: Path, text: str) -> None:
-    if not path.exists() or path.read_text() != text:
+    # A container may have made the file larger than the memory of the machine.
+    if not path.exists() or path.stat().st_size != len(text.encode()) or path.read_text() != text:
         path.write_text(text)
         path.chmod(0o644)
 

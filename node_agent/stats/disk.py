@@ -12,7 +12,7 @@ from pathlib import Path
 from api.core.pod import Pod
 from node_agent.clock import wall_clock
 from node_agent.docker.client import DockerClient
-from node_agent.host import HostInfo, pod_dir
+from node_agent.host import HostInfo, etc_hosts_path, pod_dir, resolv_conf_path, termination_messages_dir
 from node_agent.runtime.container import RuntimeContainer
 from node_agent.stats.model import DiskUsage, FilesystemStats, PodDiskUsage, PodWithContainers
 from node_agent.volumes.paths import is_in_memory, is_pod_owned, volume_dir
@@ -80,6 +80,17 @@ def log_usage(path: str) -> tuple[int, int]:
     return sum(sizes), len(sizes)
 
 
+def managed_files_usage(host: HostInfo, uid: str) -> DiskUsage:
+    """Return the usage of the agent's files of a pod that containers may write. Their size is not limited."""
+    size, inodes = directory_usage(Path(termination_messages_dir(host, uid)))
+    for path in (etc_hosts_path(host, uid), resolv_conf_path(host, uid)):
+        try:
+            size += Path(path).lstat().st_blocks * BLOCK_BYTES
+        except OSError:
+            continue
+    return DiskUsage(size, inodes)
+
+
 class DiskUsageScanner:
     """Scans the disk usage of pods, and remembers the last result of each pod."""
 
@@ -124,6 +135,7 @@ class DiskUsageScanner:
             logs={container.id: DiskUsage(*log_usage(container.log_path)) for container in containers},
             volumes={name: DiskUsage(*directory_usage(path)) for name, path in paths.items()},
             memory_filesystems={name: filesystem_stats(str(paths[name])) for name in in_memory if paths[name].is_dir()},
+            managed_files=managed_files_usage(self._host, pod.metadata.uid),
         )
 
     async def scan_if_due(self, pods: Iterable[PodWithContainers]) -> None:

@@ -58,7 +58,8 @@ class PodDiskUsage:
     """The disk usage of a pod at the time `at` (seconds since 1970).
 
     `rootfs` are the writable layers of containers and `logs` their logs, by container ID. `volumes` are the volumes
-    that belong to the pod, by name. `memory_filesystems` are the file systems of those in memory.
+    that belong to the pod, by name. `memory_filesystems` are the file systems of those in memory. `managed_files` are
+    the files of the agent that containers may write: termination messages, /etc/hosts and /etc/resolv.conf.
     """
 
     at: float = 0.0
@@ -66,6 +67,7 @@ class PodDiskUsage:
     logs: Mapping[str, DiskUsage] = field(default_factory=dict)
     volumes: Mapping[str, DiskUsage] = field(default_factory=dict)
     memory_filesystems: Mapping[str, FilesystemStats] = field(default_factory=dict)
+    managed_files: DiskUsage = field(default_factory=lambda: DiskUsage(0))
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,9 +88,9 @@ def _pod_document(pod: PodStats, stats: NodeStats, rates: CpuRates, cpu_and_memo
 
 
 def _ephemeral_storage(disk: PodDiskUsage, node_fs: FilesystemStats) -> Document:
-    """Return the usage of writable layers, logs and volumes on disk."""
+    """Return the usage of writable layers, logs, volumes on disk and managed files."""
     volumes_on_disk = [usage for name, usage in disk.volumes.items() if name not in disk.memory_filesystems]
-    total = _sum((*disk.rootfs.values(), *disk.logs.values(), *volumes_on_disk))
+    total = _sum((*disk.rootfs.values(), *disk.logs.values(), *volumes_on_disk, disk.managed_files))
     return _filesystem(_format_timestamp(disk.at), node_fs, total)
 
 

@@ -73,7 +73,9 @@ def in_its_project(program: str, kubeconfig: Path, root: Path, name: str, sectio
     environment = {**os.environ, **own}
 
     client = SyncClient(kubeconfig)
-    client.apply(f"apiVersion: v1\nkind: Namespace\nmetadata: {{name: {project}}}\n")
+    # Without the label, kubectl prints warnings about pods that name no security context.
+    unlabelled = 'labels: {security.openshift.io/scc.podSecurityLabelSync: "false"}'
+    client.apply(f"apiVersion: v1\nkind: Namespace\nmetadata: {{name: {project}, {unlabelled}}}\n")
     try:
         return Terminal(program, directory, environment).play(section, project)
     finally:

@@ -38,10 +38,9 @@ CAPABILITIES = (
     "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER",
     "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT", "SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE",
     "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD", "LEASE", "AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP",
-    "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ", "PERFMON", "BPF",
-    "CHECKPOINT_RESTORE",
+    "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ",
 )  # fmt: skip
-"""Names by number (linux/capability.h)."""
+"""Names by number (linux/capability.h), as far as every Docker knows them."""
 
 
 def machine_capabilities() -> list[str]:
@@ -71,7 +70,6 @@ SYSTEM_CALLS = {
     "performance events": (298,),
     "page faults in user space": (323,),  # userfaultfd
     "file by its handle": (304, -100),  # open_by_handle_at
-    "kernel module": (175,),
     "swap": (167,),
     "clock": (164,),  # settimeofday without a time
     "reboot": (169,),  # without its magic numbers
@@ -93,11 +91,10 @@ SYSTEM_CALLS = {
 
 ATTEMPTS = {
     "mount": "mount -t tmpfs none /mnt 2>/dev/null || mount -t tmpfs none /tmp/mount",
-    "writable /proc": "mount -o remount,rw /proc/sys",
+    "writable /proc": "mount -o remount,rw /proc",
     "writable /sys": "mount -o remount,rw /sys",
     "device of a disk": "mknod /data/disk b 8 0",
     "memory of the machine": "mknod /data/mem c 1 1",
-    "devices of the machine": "test -e /dev/kmsg -o -e /dev/mem",
     "file of another user": "touch /data/mine && chown 12345 /data/mine",
     "hard link to a file of root": "ln /bin/busybox /tmp/link",
     "other user": "touch /root/file",
@@ -107,16 +104,11 @@ ATTEMPTS = {
     "network interface": "ip link set lo mtu 1400",
     "address of another pod": "ip address add 10.128.255.254/32 dev lo",
     "mount namespace": "unshare -m true",
-    "mounts of the node": "nsenter -t 1 -m true",
+    "mounts of another namespace": "nsenter -t $$ -m true",
     "root directory": "chroot / true",
-    "priority": "nice -n -5 true",
     "program for core dumps": openable("/proc/sys/kernel/core_pattern"),
-    "program for modules": openable("/proc/sys/kernel/modprobe"),
-    "keys of the kernel": openable("/proc/sysrq-trigger"),
     "caches of the machine": openable("/proc/sys/vm/drop_caches"),
     "forwarding of packets": openable("/proc/sys/net/ipv4/ip_forward"),
-    "control group": openable("/sys/fs/cgroup/cgroup.procs", "/sys/fs/cgroup/*/cgroup.procs"),
-    "program of a control group": openable("/sys/fs/cgroup/*/release_agent", "/sys/fs/cgroup/cgroup.subtree_control"),
     "interrupts of the machine": 'test -n "$(head -c 1 /proc/interrupts)"',
     "processes of the node": "ps | grep -q [d]ockerd",
     "file of the node": at_any_root("grep -q secret $root$MARKER"),
@@ -152,7 +144,7 @@ def project(cluster: Cluster) -> Iterator[str]:
     cluster.kubectl("create", "rolebinding", "ann", "-n", PROJECT, "--clusterrole=edit", "--user=ann")
     cluster.kubectl(*EDITOR, "create", "-f", "-", stdin=json.dumps(POD))
     (container,) = POD["spec"]["containers"]  # type: ignore[index]
-    mount = {"name": "host", "mountPath": "/host", "readOnly": True}
+    mount = {"name": "host", "mountPath": f"/host{cluster.lab.root}", "readOnly": True}
     unconfined = {"type": "Unconfined"}
     powers = {
         "capabilities": {"add": machine_capabilities()},
@@ -173,7 +165,7 @@ def project(cluster: Cluster) -> Iterator[str]:
                     "volumeMounts": [*container["volumeMounts"], mount],
                 }
             ],
-            "volumes": [*POD["spec"]["volumes"], {"name": "host", "hostPath": {"path": "/"}}],  # type: ignore[index]
+            "volumes": [*POD["spec"]["volumes"], {"name": "host", "hostPath": {"path": str(cluster.lab.root)}}],  # type: ignore[index]
         },
     }
     cluster.kubectl("create", "-f", "-", stdin=json.dumps(mighty))

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from node_agent.config import Settings
 from node_agent.eviction.manager import EvictionManager, observe_signals
 from node_agent.eviction.thresholds import SIGNALS, NodePressure, Pressure
-from node_agent.host import pod_dir
+from node_agent.host import pod_dir, termination_message_path
 from node_agent.pods.status import evicted_status
 from node_agent.pods.worker import PodWorker
 from node_agent.stats.collector import task_count, working_set_bytes
@@ -135,15 +135,24 @@ async def test_pod_over_its_ephemeral_storage_limit_is_evicted(tmp_path: Path) -
     assert ("main", "SIGTERM") in host.docker.signals
 
 
-def fill(volume: Path) -> None:
-    (volume / "data").write_bytes(b"x" * (128 << 10))
+def fill(file: Path, size: int) -> None:
+    file.write_bytes(b"x" * size)
 
 
 async def test_volume_contents_are_measured(tmp_path: Path) -> None:
     async with fake_host(tmp_path / "w") as host, evicting(host, host.worker(LIMITED)) as eviction:
-        fill(Path(volume_dir(pod_dir(host.host, UID), LIMITED.spec.volumes[0])))
+        fill(Path(volume_dir(pod_dir(host.host, UID), LIMITED.spec.volumes[0]), "data"), 128 << 10)
         await eviction.manager.enforce_disk_limits()
         assert host.status.message == 'Usage of EmptyDir volume "v" exceeds the limit "64Ki". '
+
+
+async def test_termination_message_counts_as_disk_of_the_pod(tmp_path: Path) -> None:
+    async with fake_host(tmp_path / "w") as host, evicting(host, host.worker(LIMITED)) as eviction:
+        await eviction.manager.enforce_disk_limits()
+        assert host.status.phase == "Running"
+        fill(Path(termination_message_path(host.host, UID, "main", 0)), 5 << 20)
+        await eviction.manager.enforce_disk_limits()
+        assert host.status.message == "Pod ephemeral local storage usage exceeds the total limit of containers 4Mi. "
 
 
 @pytest.mark.parametrize("signal", SIGNALS)
