@@ -56,7 +56,8 @@ def pods_to_nodes_rules(open_ports: frozenset[tuple[str, int]]) -> str:
 def masquerade_table(cluster: Cluster, node: Node) -> str:
     """Return the commands that replace our table as a whole.
 
-    - Packets of pods to external addresses are masqueraded.
+    - Packets of pods to external addresses are masqueraded. So are those to a host port of this node: the switch would
+      drop them with the source address of a pod, and the reply would not come back through the host.
     - VXLAN packets of peers to this node are not tracked. Otherwise a pod that sends from the port of tunnels to a peer
       would get, as replies, the tunnel packets that the peer sends from the same port: those of all projects.
     - External packets reach pods only if they are replies, or if the host has applied DNAT, as it does for host ports.
@@ -88,6 +89,7 @@ table ip {TABLE} {{
 	chain postrouting {{
 		type nat hook postrouting priority srcnat; policy accept;
 		ip saddr @cluster ip daddr != @cluster oifname != "{GATEWAY_PORT_NAME}" masquerade
+		ip saddr @cluster ip saddr != {node.gateway} oifname "{GATEWAY_PORT_NAME}" ct status dnat masquerade
 	}}
 {pods_to_nodes}	chain input {{
 		type filter hook input priority filter; policy accept;{drop_from_docker}{from_pods}

@@ -11,11 +11,12 @@ import pytest
 
 from api.client.client import AlreadyExists, Client
 from api.core.endpoints import SERVICE_LABEL, Endpoint, EndpointSlice, SlicePort
-from api.core.pod import Container, Pod, PodSpec
+from api.core.pod import Container, ContainerPort, Pod, PodSpec, PodStatus
 from api.core.services import Service, ServicePort
 from api.meta.types import ObjectMeta
+from node_agent.network.host_ports import NO_HOST_PORTS, NodePorts, compile_host_ports
 from tests.testbed.netns.packet_world import PacketWorld
-from tests.testbed.netns.services import ECHO, call, create_service, wait_for_answer
+from tests.testbed.netns.services import ECHO, TARGET_PORT, answering, call, create_service, wait_for_answer
 
 OUTSIDE = "/proc/self/ns/net"
 SERVED, OTHER = 9100, 9999
@@ -86,6 +87,29 @@ def test_pods_reach_no_other_program_of_any_node(world: PacketWorld, exporter: S
     for node in NODES:
         assert call(OUTSIDE, world.node_address(node), OTHER)[0] == node
         assert call(world.nodes["node-1"].namespace, world.node_address(node), OTHER)[0] == node
+
+
+def test_pods_reach_host_ports_of_their_node(world: PacketWorld) -> None:
+    pod = world.pods["blue-a"]
+    port = ContainerPort(container_port=TARGET_PORT, host_port=9080)
+    published = Pod(
+        metadata=ObjectMeta(name=pod.name, namespace=pod.project),
+        spec=PodSpec(containers=(Container(name="c", image="none", ports=(port,)),)),
+        status=PodStatus(pod_ip=str(pod.address)),
+    )
+    node = world.nodes[pod.node]
+    nft = ("ip", "netns", "exec", node.namespace, "nft", "-f", "-")
+    ruleset = compile_host_ports([published], NodePorts(frozenset({node.address}))).ruleset
+    subprocess.run(nft, input=ruleset, text=True, check=True)
+    try:
+        with answering(world, pod.name):
+            for caller in ("red-a", "blue-a", "admin-a"):
+                assert call(world.pod_namespace(caller), node.address, 9080)[0] == pod.name
+            assert call(OUTSIDE, node.address, 9080)[0] == pod.name
+            with pytest.raises(TimeoutError):
+                call(world.pod_namespace("red-a"), pod.address, TARGET_PORT, seconds=0.3)
+    finally:
+        subprocess.run(nft, input=NO_HOST_PORTS, text=True, check=True)
 
 
 def test_service_of_a_tenant_opens_no_port_of_a_node(world: PacketWorld, exporter: Service) -> None:
