@@ -26,8 +26,8 @@ class ProxyMode(StrEnum):
 class EndpointInfo:
     """An endpoint that takes connections.
 
-    `is_local` is True for a pod of this node. `is_on_node` is True if the endpoint is at the address of a node, and the
-    pods that may use the service may reach it there.
+    `is_local` is True for a pod of this node. `is_on_node` is True if the endpoint may be at the address of a node, and
+    the pods that may use the service may reach it there.
     """
 
     address: IPv4Address

@@ -469,14 +469,15 @@ class _EndpointFilter:
     def _is_on_node(self, address: _EndpointAddress) -> bool:
         """Return whether pods that may use the service may reach an endpoint at the address of a node.
 
-        They may if the service's project has a pod in the network of that node, or is the administrator's. Otherwise
-        anybody who may write EndpointSlices would reach every program of the nodes.
+        They may if the service's project has a pod in the network of that node. Otherwise anybody who may write
+        EndpointSlices would reach every program of the nodes. They also may if the project is the administrator's, at
+        every address, because a node may have more addresses than the cluster knows.
         """
         config = self.config
+        if self.project == DEFAULT_PROJECT or (config.vnids is not None and self.vnid == GLOBAL_VNID):
+            return not address.is_in_cluster_network
         if address.ip not in config.node_ips:
             return False
-        if self.project == DEFAULT_PROJECT or (config.vnids is not None and self.vnid == GLOBAL_VNID):
-            return True
         projects = self.index.host_network_projects(address.text)
         if config.vnids is None:
             return self.project in projects

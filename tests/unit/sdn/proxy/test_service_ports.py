@@ -332,8 +332,14 @@ def test_endpoint_at_a_node_is_open_to_pods_if_its_project_has_a_pod_there(
     assert only_port(service_map).cluster_endpoints[0].is_on_node
 
 
-def test_endpoint_outside_of_nodes_is_never_open_as_one_of_a_node() -> None:
-    address = "192.0.2.9"
-    pods = (pod(address, host_network=True),)
-    port = only_port(service_map_of(service(), slice_of("web", endpoint(address)), pods=pods))
-    assert not port.cluster_endpoints[0].is_on_node
+@pytest.mark.parametrize(
+    ("namespace", "address", "is_on_node"),
+    [("red", "192.0.2.9", False), ("default", "192.0.2.9", True), ("default", HERE, False)],
+)
+def test_endpoint_at_an_unknown_address_is_open_to_pods_for_services_of_administrators(
+    namespace: str, address: str, *, is_on_node: bool
+) -> None:
+    slices = slice_of("web", endpoint(address), namespace=namespace)
+    pods = (pod(address, namespace, host_network=address != HERE),)
+    port = only_port(service_map_of(service(namespace=namespace), slices, pods=pods))
+    assert port.cluster_endpoints[0].is_on_node == is_on_node
