@@ -12,6 +12,12 @@ import msgspec
 DEFAULT_NODE_PORTS = 30000, 32767
 """The first and the last port of the default node port range."""
 
+ALL_PORTS = "all"
+"""The value of podToNodePorts with which pods reach every port of the nodes."""
+
+DNS_PORTS = frozenset({("tcp", 53), ("udp", 53)})
+"""Ports of nodes that pods always reach."""
+
 
 class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
     """Connects the pods of this node to the cluster's overlay network and keeps projects apart."""
@@ -50,6 +56,13 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         str,
         msgspec.Meta(pattern="^[0-9]{1,5}-[0-9]{1,5}$", description="first and last node port, as the master has it"),
     ] = "30000-32767"
+    pod_to_node_ports: Annotated[
+        tuple[Annotated[str, msgspec.Meta(pattern=f"^({ALL_PORTS}|[0-9]{{1,5}}/(tcp|udp|sctp))$")], ...],
+        msgspec.Meta(
+            description="ports of nodes that pods may reach beside DNS, services and host ports, each PORT/PROTOCOL; "
+            "all: every port"
+        ),
+    ] = ()
     cluster_domain: Annotated[
         str,
         msgspec.Meta(
@@ -79,6 +92,11 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
             raise ValueError(
                 f"nodePortRange: found {self.node_port_range}; two ports from 1 to 65535 in this order are accepted"
             )
+        for text in self.pod_to_node_ports:
+            if text == ALL_PORTS and len(self.pod_to_node_ports) > 1:
+                raise ValueError(f"podToNodePorts: found {ALL_PORTS} beside ports; one of both is accepted")
+            if text != ALL_PORTS and not 0 < _protocol_and_port(text)[1] < 1 << 16:
+                raise ValueError(f"podToNodePorts: found {text}; ports from 1 to 65535 are accepted")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +105,8 @@ class NodeIdentity:
 
     `datapath_type` is "system" (the kernel's) or "netdev" (userspace). `docker_project` is the project of containers
     outside of any pod; if it is empty, Docker gets no bridge of ours.
-    `node_ports` are the first and the last port that services may have on every node.
+    `node_ports` are the first and the last port that services may have on every node. `open_ports` are the ports of
+    nodes that pods may reach, as pairs of a protocol, in lower case, and a number; None if they may reach all.
     """
 
     name: str
@@ -95,6 +114,7 @@ class NodeIdentity:
     datapath_type: str
     docker_project: str = ""
     node_ports: tuple[int, int] = DEFAULT_NODE_PORTS
+    open_ports: frozenset[tuple[str, int]] | None = DNS_PORTS
 
 
 def datapath_type(setting: str) -> str:
@@ -112,7 +132,17 @@ def node_identity(settings: Settings) -> NodeIdentity:
         datapath_type(settings.datapath_type),
         settings.docker_project,
         _first_and_last_port(settings.node_port_range),
+        _open_ports(settings.pod_to_node_ports),
     )
+
+
+def _open_ports(texts: tuple[str, ...]) -> frozenset[tuple[str, int]] | None:
+    return None if ALL_PORTS in texts else DNS_PORTS | frozenset(map(_protocol_and_port, texts))
+
+
+def _protocol_and_port(text: str) -> tuple[str, int]:
+    number, _, protocol = text.partition("/")
+    return protocol, int(number)
 
 
 def _first_and_last_port(port_range: str) -> tuple[int, int]:

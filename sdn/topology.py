@@ -14,7 +14,7 @@ from ipaddress import IPv4Address, IPv4Network
 from api.network.conflicts import CURSORS_ANNOTATION, conflicting_subnets, conflicting_vnids, split_valid
 from api.network.types import PLUGIN_MULTITENANT, ClusterNetwork, HostSubnet, NetNamespace
 from api.validation.network import check_cluster_network, check_host_subnet, check_net_namespace_fields
-from sdn.config import DEFAULT_NODE_PORTS, NodeIdentity
+from sdn.config import DEFAULT_NODE_PORTS, DNS_PORTS, NodeIdentity
 
 VXLAN_OFPORT = 1
 GATEWAY_OFPORT = 2
@@ -69,12 +69,14 @@ class Node:
     """This node: its underlay address and its subnet of the cluster network.
 
     `docker_subnet` is the part of the subnet from which Docker gives addresses to containers outside of any pod.
+    `open_ports` are the ports of nodes that pods may reach, None if they may reach all.
     """
 
     name: str
     address: IPv4Address
     subnet: IPv4Network
     docker_subnet: IPv4Network | None = None
+    open_ports: frozenset[tuple[str, int]] | None = DNS_PORTS
 
     @property
     def gateway(self) -> IPv4Address:
@@ -282,6 +284,7 @@ def network_config(snapshot: Snapshot, identity: NodeIdentity, default_mtu: int)
     node = local_node(identity.name, identity.address, snapshot.host_subnets)
     if isinstance(node, Unavailable):
         return node
+    node = replace(node, open_ports=identity.open_ports)
     if identity.docker_project:
         node = replace(node, docker_subnet=docker_subnet(node.subnet))
     cluster = cluster_of(snapshot.cluster_network, default_mtu, identity.node_ports)

@@ -176,3 +176,8 @@ def pod_address(pod: SlimPod) -> PodAddress:
 def own_ip(pod: PodAddress) -> str:
     """Return the address that belongs to the pod; empty if it has the node's address, or has finished."""
     return "" if pod.host_network or pod.phase in FINAL_PHASES else pod.ip
+
+
+def node_ip(pod: PodAddress) -> str:
+    """Return the address of the pod's node if the pod is in the network of its node and has not finished, else ""."""
+    return pod.ip if pod.host_network and pod.phase not in FINAL_PHASES else ""

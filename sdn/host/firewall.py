@@ -5,6 +5,8 @@ from __future__ import annotations
 from hashlib import sha256
 
 from sdn.model.host import DOCKER_BRIDGE, GATEWAY_PORT_NAME, NETDEV, OvsState
+from sdn.model.match import mac_text
+from sdn.pipeline.tables import NODE_ACCESS_MAC
 from sdn.topology import Cluster, Node
 
 TABLE = "podlane"
@@ -30,10 +32,32 @@ def guarded_devices(state: OvsState, node: Node) -> frozenset[str]:
     )
 
 
+def pods_to_nodes_rules(open_ports: frozenset[tuple[str, int]]) -> str:
+    """Return the rules for a packet of a pod to an address of a node: what pods may reach; all else is rejected.
+
+    - Replies of pods, ICMP echo and errors, and connections that the host itself has translated: to host ports, and to
+      the userspace proxy.
+    - Packets that the switch permits, which alone knows the VNID: to endpoints of services (`host_endpoint_flow`), and
+      those of VNID 0 (`external_flows`).
+    - DNS, and the ports that the operator names.
+    """
+    ports = ", ".join(f"{protocol} . {number}" for protocol, number in sorted(open_ports))
+    rules = (
+        "ct state established,related accept",
+        "ct status dnat accept",
+        "icmp type { echo-request, destination-unreachable, time-exceeded, parameter-problem } accept",
+        f"ether saddr {mac_text(NODE_ACCESS_MAC)} accept",
+        f"meta l4proto . th dport {{ {ports} }} accept",
+        "reject with icmp admin-prohibited",
+    )
+    return "".join(f"\t\t{rule}\n" for rule in rules)
+
+
 def masquerade_table(cluster: Cluster, node: Node) -> str:
     """Return the commands that replace our table as a whole.
 
-    - Packets of pods to external addresses are masqueraded.
+    - Packets of pods to external addresses are masqueraded. So are those to a host port of this node: the switch would
+      drop them with the source address of a pod, and the reply would not come back through the host.
     - VXLAN packets of peers to this node are not tracked. Otherwise a pod that sends from the port of tunnels to a peer
       would get, as replies, the tunnel packets that the peer sends from the same port: those of all projects.
     - External packets reach pods only if they are replies, or if the host has applied DNAT, as it does for host ports.
@@ -41,9 +65,15 @@ def masquerade_table(cluster: Cluster, node: Node) -> str:
     - VXLAN packets of pods are dropped. The switch drops unfragmented ones (`external_flows`) but sees no ports in
       fragments; the kernel has reassembled them here.
     - Packets that bypass br0 from Docker's bridge are dropped, in case its ingress guard is missing.
+    - Pods reach only what `pods_to_nodes_rules` lists at the addresses of this node. The table of services has the same
+      rules for the addresses of other nodes.
     """
     drop_from_docker = f'\n\t\tiifname "{DOCKER_BRIDGE}" drop' if node.docker_subnet is not None else ""
     networks = ", ".join(str(network) for network in sorted(cluster.networks))
+    pods_to_nodes = from_pods = ""
+    if node.open_ports is not None:
+        pods_to_nodes = f"\tchain pods_to_nodes {{\n{pods_to_nodes_rules(node.open_ports)}\t}}\n"
+        from_pods = f'\n\t\tiifname "{GATEWAY_PORT_NAME}" goto pods_to_nodes'
     return f"""\
 add table ip {TABLE}
 delete table ip {TABLE}
@@ -59,9 +89,10 @@ table ip {TABLE} {{
 	chain postrouting {{
 		type nat hook postrouting priority srcnat; policy accept;
 		ip saddr @cluster ip daddr != @cluster oifname != "{GATEWAY_PORT_NAME}" masquerade
+		ip saddr @cluster ip saddr != {node.gateway} oifname "{GATEWAY_PORT_NAME}" ct status dnat masquerade
 	}}
-	chain input {{
-		type filter hook input priority filter; policy accept;{drop_from_docker}
+{pods_to_nodes}	chain input {{
+		type filter hook input priority filter; policy accept;{drop_from_docker}{from_pods}
 	}}
 	chain forward {{
 		type filter hook forward priority filter; policy accept;{drop_from_docker}

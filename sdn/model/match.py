@@ -220,7 +220,7 @@ def dst_port(protocol: int, port: int) -> Match:
 
 
 def ct_state(state: str) -> Match:
-    """Match tracked packets in a connection state: `new`, `est` (established) or `rel` (related)."""
+    """Match tracked packets in a connection state: `new`, `est` (established), `rel` (related), `dnat` (translated)."""
     bits = CT_BITS[state] | CT_BITS["trk"]
     return Match((FieldMatch(CT_STATE, bits, bits),))
 

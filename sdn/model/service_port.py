@@ -24,11 +24,16 @@ class ProxyMode(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class EndpointInfo:
-    """An endpoint that takes connections; `is_local` is True for a pod of this node."""
+    """An endpoint that takes connections.
+
+    `is_local` is True for a pod of this node. `is_on_node` is True if the endpoint may be at the address of a node, and
+    the pods that may use the service may reach it there.
+    """
 
     address: IPv4Address
     port: int
     is_local: bool = False
+    is_on_node: bool = False
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -64,7 +64,15 @@ TIME = ServicePortInfo(
     internal_endpoints=(EndpointInfo(RED.address, 123, True), EndpointInfo(IPv4Address("10.128.2.2"), 123)),
     cluster_endpoints=(EndpointInfo(RED.address, 123, True), EndpointInfo(IPv4Address("10.128.2.2"), 123)),
 )
-SERVICE_FLOWS = ServiceFlows(NODE).sync((WEB, TIME, DATABASE))
+EXPORTER = ServicePortInfo(
+    key=ServicePortName("red", "exporter", "", Protocol.TCP),
+    vnid=10,
+    cluster_ip=IPv4Address("172.30.0.13"),
+    port=9100,
+    internal_endpoints=(EndpointInfo(PEER.address, 9100, is_on_node=True),),
+    cluster_endpoints=(EndpointInfo(PEER.address, 9100, is_on_node=True),),
+)
+SERVICE_FLOWS = ServiceFlows(NODE).sync((WEB, TIME, DATABASE, EXPORTER))
 
 
 def _listed_flows() -> Iterator[tuple[str, frozenset[Flow]]]:
@@ -97,9 +105,10 @@ SCENARIO = """\
 The flows are those of node-1 (10.245.2.3, subnet 10.128.0.0/23) with one peer, node-2 (10.245.2.4, subnet
 10.128.2.0/23), a pod 10.128.0.2 of a project with VNID 10 that has multicast enabled, a pod 10.128.0.3 of the project
 `default`, a pod 10.128.0.4 of a project without a VNID, and lbr0 for containers outside of any pod (10.128.1.128/25,
-VNID 0). There are three services: `web` of VNID 10 at 172.30.0.10, 172.29.0.1 and node port 30080 with endpoints on
-both nodes, `time` of VNID 10 at 172.30.0.12, by UDP, with endpoints on both nodes, and `database` of VNID 0 at
-172.30.0.11, with session affinity.
+VNID 0). There are four services: `web` of VNID 10 at 172.30.0.10, 172.29.0.1 and node port 30080 with endpoints on
+both nodes, `time` of VNID 10 at 172.30.0.12, by UDP, with endpoints on both nodes, `database` of VNID 0 at
+172.30.0.11, with session affinity, and `exporter` of VNID 10 at 172.30.0.13, whose endpoint is a pod in the network of
+node-2.
 
 Behind each flow are its owner, the function that returns it and, for a flow that drops packets, the reason.
 """
@@ -125,6 +134,9 @@ PATHS = """\
 * **Pod to an external address**: CLASSIFIER → SERVICE_CONNTRACK → L3_FORWARDING → EXTERNAL_OUTPUT → tun0. The node
   masquerades the packet. The reply enters at tun0 from an address outside of the cluster: CLASSIFIER → SERVICE_UNDNAT
   → POD_OUTPUT.
+* **Pod to the address of a node**: as to an external address. EXTERNAL_OUTPUT changes the source MAC of packets to an
+  endpoint of a service and, if projects are isolated, of packets of VNID 0. The firewall of the pod's node lets them
+  pass, and otherwise only DNS, ICMP echo and the ports of `podToNodePorts`.
 * **Pod to the gateway address** (for example DNS, NTP): CLASSIFIER → SERVICE_CONNTRACK → L3_FORWARDING → POD_OUTPUT →
   tun0. The reply comes as from node to pod.
 * **Node to pod**: tun0, from the gateway address, VNID 0: CLASSIFIER → L3_FORWARDING → SERVICE_UNDNAT → POD_OUTPUT. To

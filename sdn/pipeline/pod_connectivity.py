@@ -28,7 +28,7 @@ from sdn.model.service_port import Protocol
 from sdn.pipeline.cookies import DOCKER_COOKIE, peer_cookie, pod_cookie
 from sdn.pipeline.drops import DropReason
 from sdn.pipeline.flows import make_flow
-from sdn.pipeline.tables import ARP_SCRATCH, SRC_VNID, Priority, Table
+from sdn.pipeline.tables import ARP_SCRATCH, NODE_ACCESS_MAC, SRC_VNID, Priority, Table
 from sdn.topology import (
     GATEWAY_OFPORT,
     GLOBAL_VNID,
@@ -156,20 +156,26 @@ def unknown_peer_flows(_cluster: Cluster, _node: Node) -> frozenset[Flow]:
 def external_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     """Send packets to external addresses to the node's network stack.
 
+    If projects are isolated, packets of VNID 0 get the source MAC with which the node's firewall lets them reach the
+    addresses of nodes (`pods_to_nodes_rules`).
+
     VXLAN packets of pods are dropped. Masqueraded, they would reach a peer from this node's address, and the peer would
     accept them. Open vSwitch sees no ports in fragments; `masquerade_table` drops those.
     """
-    return frozenset(
-        {
-            make_flow(
-                Table.EXTERNAL_OUTPUT,
-                Priority.TOP,
-                dst_port(Protocol.UDP, cluster.vxlan_port),
-                drop=DropReason.VXLAN_FROM_POD,
-            ),
-            make_flow(Table.EXTERNAL_OUTPUT, Priority.MISS, ip(), *deliver_to_gateway(node)),
-        }
-    )
+    flows = [
+        make_flow(
+            Table.EXTERNAL_OUTPUT,
+            Priority.TOP,
+            dst_port(Protocol.UDP, cluster.vxlan_port),
+            drop=DropReason.VXLAN_FROM_POD,
+        ),
+        make_flow(Table.EXTERNAL_OUTPUT, Priority.MISS, ip(), *deliver_to_gateway(node)),
+    ]
+    if cluster.multitenant:
+        from_global = ip() & field_equals(SRC_VNID, GLOBAL_VNID)
+        actions = (*permit_node_access(), *deliver_to_gateway(node))
+        flows.append(make_flow(Table.EXTERNAL_OUTPUT, Priority.NORMAL, from_global, *actions))
+    return frozenset(flows)
 
 
 def peer_flows(peer: Peer) -> frozenset[Flow]:
@@ -242,7 +248,7 @@ def docker_flows(docker: DockerNetwork) -> frozenset[Flow]:
     """Let containers outside of any pod send from Docker's part of the subnet, and answer ARP requests for it.
 
     They share a port and a VNID, so a container can use the address of another one, but no address of a pod, node or
-    peer. ARP requests between them are dropped, because the containers answer them themselves.
+    peer, and not NODE_ACCESS_MAC. ARP requests between them are dropped, because the containers answer them themselves.
     """
     from_docker = in_port(docker.ofport) & untagged()
     arp_request = arp(op=ARP_REQUEST, spa=docker.subnet)
@@ -253,6 +259,12 @@ def docker_flows(docker: DockerNetwork) -> frozenset[Flow]:
             Priority.HIGH,
             from_docker & arp(tpa=docker.subnet),
             drop=DropReason.ARP_BETWEEN_CONTAINERS,
+        ),
+        docker_flow(
+            Table.CLASSIFIER,
+            Priority.HIGH,
+            from_docker & ip() & field_equals(ETH_SRC, NODE_ACCESS_MAC),
+            drop=DropReason.SPOOFED,
         ),
         docker_flow(Table.CLASSIFIER, Priority.NORMAL, from_docker & arp_request, Goto(Table.ARP_RESPONDER)),
         docker_flow(
@@ -271,6 +283,11 @@ def docker_flows(docker: DockerNetwork) -> frozenset[Flow]:
 def set_source_vnid(vnid: int) -> tuple[Action, ...]:
     """Return the actions that record the VNID of the sender."""
     return (SetField(SRC_VNID, vnid),)
+
+
+def permit_node_access() -> tuple[Action, ...]:
+    """Return the actions that let a packet of a pod pass the node's firewall to the address of a node."""
+    return (SetField(ETH_SRC, NODE_ACCESS_MAC),)
 
 
 def deliver_to_gateway(node: Node) -> tuple[Action, ...]:

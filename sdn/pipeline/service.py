@@ -34,6 +34,7 @@ from sdn.model.match import (
     ETH_DST,
     ETH_SRC,
     ct_state,
+    dst_port,
     field_equals,
     from_port,
     icmp,
@@ -53,7 +54,7 @@ from sdn.pipeline.cookies import pod_cookie, service_cookie
 from sdn.pipeline.drops import DropReason
 from sdn.pipeline.flows import make_flow
 from sdn.pipeline.isolation import allowed_sources
-from sdn.pipeline.pod_connectivity import deliver_to_gateway
+from sdn.pipeline.pod_connectivity import deliver_to_gateway, permit_node_access
 from sdn.pipeline.tables import (
     CT_ZONE_HAIRPIN,
     CT_ZONE_SERVICE,
@@ -63,6 +64,7 @@ from sdn.pipeline.tables import (
     ENDPOINT_PORT,
     HAIRPIN_IP,
     SERVICE_ID,
+    SRC_VNID,
     Destination,
     Priority,
     Table,
@@ -235,10 +237,13 @@ class ServiceFlows:
             self._owners.pop(self._group_ids.pop(owner, -1), None)
 
     def _shared_flows(self, port: ServicePortInfo) -> frozenset[Flow]:
-        """Return the flows that this port may share with others: of its external IPs and of its endpoints' ports."""
+        """Return the flows that this port may share with others: of its external IPs and of its endpoints."""
+        endpoints = (*port.internal_endpoints, *port.cluster_endpoints)
         flows = set(map(external_ip_flow, port.external_ips))
+        for endpoint in endpoints:
+            if endpoint.is_on_node:
+                flows.add(host_endpoint_flow(self._node, port.vnid, port.key.protocol, endpoint))
         if self._mode is not ProxyMode.USERSPACE:
-            endpoints = (*port.internal_endpoints, *port.cluster_endpoints)
             for number in {endpoint.port for endpoint in endpoints} | port.draining_ports:
                 flows |= reply_flows(port.key.protocol, number)
         return frozenset(flows)
@@ -262,6 +267,21 @@ class ServiceFlows:
 def external_ip_flow(address: IPv4Address) -> Flow:
     """Return the flow that sends packets to an external IP of services through connection tracking."""
     return make_flow(Table.SERVICE_CONNTRACK, Priority.NORMAL, ip(dst=address), CT_SERVICE, cookie=service_cookie())
+
+
+@lru_cache(maxsize=4096)
+def host_endpoint_flow(node: Node, vnid: int, protocol: Protocol, endpoint: EndpointInfo) -> Flow:
+    """Return the flow that lets pods reach an endpoint at the address of a node, through the service and directly.
+
+    These are the pods that may use the service; those of VNID 0 have a flow in `external_flows`. The node's firewall
+    rejects what other pods send there.
+    """
+    match = ip(dst=endpoint.address) & dst_port(protocol, endpoint.port)
+    priority = Priority.LOW
+    if vnid != GLOBAL_VNID:
+        match, priority = match & field_equals(SRC_VNID, vnid), Priority.HIGH
+    actions = (*permit_node_access(), *deliver_to_gateway(node))
+    return make_flow(Table.EXTERNAL_OUTPUT, priority, match, *actions, cookie=service_cookie())
 
 
 @lru_cache(maxsize=4096)

@@ -26,6 +26,10 @@ CT_ZONE_SERVICE, CT_ZONE_HAIRPIN = 1, 2
 HAIRPIN_IP = IPv4Address("169.254.0.252")
 """The source address of connections of pods to themselves through a service (link-local, RFC 3927)."""
 
+NODE_ACCESS_MAC = 0x0A58_0000_0000
+"""The source MAC of packets from pods to nodes that services or VNID 0 permit: that of the address 0.0.0.0. The node's
+firewall sees it; a pod has another MAC."""
+
 
 class Destination(IntEnum):
     """Values of the register DESTINATION."""
@@ -84,7 +88,7 @@ TABLES: dict[Table, str] = {
     Table.POD_OUTPUT: "Decides whether a pod may receive the packet. A pod receives from its own VNID and from VNID 0; "
     "a pod of VNID 0 receives from all.",
     Table.EXTERNAL_OUTPUT: "Sends packets that leave the cluster network to the node's network stack, which "
-    "masquerades them.",
+    "masquerades them. The source MAC tells the node's firewall which packets may go to the address of a node.",
 }
 
 MAX_PEERS_PER_FLOW = 1500

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address
 from zlib import crc32
 
+from sdn.host.firewall import pods_to_nodes_rules
 from sdn.model.host import GATEWAY_PORT_NAME
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo
 from sdn.proxy.service_ports import ProxyConfig
@@ -84,6 +85,8 @@ def services_table(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_
     - The switch translates connections of pods. If packets of pods to a frontend come here nevertheless, they get no
       endpoint and are rejected. All other packets of pods pass.
     - DNS queries of each pod to the node's name server are limited to MAX_QUERIES_PER_SECOND.
+    - Pods reach only what `pods_to_nodes_rules` lists at the addresses of other nodes. Those nodes see the address of
+      this one, so they cannot tell.
 
     With a `proxy_port`, connections of all clients, also pods, are redirected to the userspace proxy at that port.
 
@@ -261,6 +264,11 @@ def _rules(config: ProxyConfig, proxy_port: int) -> str:
     over_limit = f"limit rate over {MAX_QUERIES_PER_SECOND}/second burst {MAX_QUERIES_PER_SECOND} packets"
     redirect = ""
     from_pods = ""
+    to_nodes = ""
+    if config.node.open_ports is not None:
+        to_nodes = f"\tchain pods_to_nodes {{\n{pods_to_nodes_rules(config.node.open_ports)}\t}}\n"
+        to_nodes += "\tchain forward {\n\t\ttype filter hook forward priority filter; policy accept;\n"
+        to_nodes += f'\t\tiifname "{GATEWAY_PORT_NAME}" ip daddr @node_ips goto pods_to_nodes\n\t}}\n'
     if proxy_port:
         redirect = f"\tchain redirect_to_proxy {{\n\t\tmeta l4proto {{ tcp, udp }} redirect to :{proxy_port}\n\t}}\n"
         from_pods = f"\t\t{_FRONTEND} vmap @host_frontends\n"
@@ -286,7 +294,7 @@ table ip {TABLE} {{
 		{_FRONTEND} vmap @host_frontends
 		ip daddr {config.service_network} goto reject_connection
 	}}
-	chain dns_rate_limit {{
+{to_nodes}	chain dns_rate_limit {{
 		type filter hook input priority filter; policy accept;
 		iifname != "{GATEWAY_PORT_NAME}" return
 		udp dport 53 update @dns_clients {{ ip saddr {over_limit} }} drop

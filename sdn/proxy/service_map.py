@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from api.core.endpoints import SERVICE_LABEL, EndpointSlice
 from api.core.services import Service
-from api.network.types import PodAddress, own_ip
+from api.network.types import PodAddress, node_ip, own_ip
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
 from sdn.proxy.service_ports import (
     EMPTY,
@@ -86,21 +86,33 @@ class FrontendLookup:
     def endpoints(self, connection: ClientConnection) -> tuple[EndpointInfo, ...]:
         """Return the endpoints that a connection may get.
 
-        An endpoint that is itself a frontend is not returned: connections to it could loop between nodes for ever.
+        An endpoint that is itself a frontend is not returned: connections to it could loop between nodes for ever. Pods
+        do not get an endpoint at the address of a node that the node's firewall would not let them reach.
         """
         port = self.find(connection.frontend)
         if port is None:
             return ()
+        is_pod = not connection.from_host and self._is_in_cluster_network(connection.client)
         if connection.frontend[0] == port.cluster_ip:
             endpoints = port.internal_endpoints
-        elif connection.from_host or self._is_in_cluster_network(connection.client):
+        elif is_pod or connection.from_host:
             endpoints = port.cluster_endpoints
         else:
             endpoints = port.external_endpoints
         protocol = port.key.protocol
         return tuple(
-            endpoint for endpoint in endpoints if self.find((endpoint.address, protocol, endpoint.port)) is None
+            endpoint
+            for endpoint in endpoints
+            if self.find((endpoint.address, protocol, endpoint.port)) is None
+            and not (is_pod and self._is_closed_to_pods(protocol, endpoint))
         )
+
+    def _is_closed_to_pods(self, protocol: Protocol, endpoint: EndpointInfo) -> bool:
+        """Return whether the endpoint is at the address of a node, and pods may not reach it there."""
+        if endpoint.is_on_node or self.config is None or endpoint.address not in self.config.node_ips:
+            return False
+        open_ports = self.config.node.open_ports
+        return open_ports is not None and (protocol.name.lower(), endpoint.port) not in open_ports
 
     def _is_in_cluster_network(self, ip: IPv4Address) -> bool:
         return self.config is not None and self.config.is_in_cluster_network(ip)
@@ -130,6 +142,7 @@ class ServiceMap:
         self._pods: dict[Key, PodAddress] = {}
         self._slices_by_service = _ReverseIndex[Key, Key]()
         self._pods_by_ip = _ReverseIndex[str, Key]()
+        self._host_network_pods_by_ip = _ReverseIndex[str, Key]()
         self._services_by_endpoint = _ReverseIndex[str, Key]()
         self._services_by_frontend = _ReverseIndex[Frontend, Key]()
         self._services_by_external_ip = _ReverseIndex[str, Key]()
@@ -179,7 +192,7 @@ class ServiceMap:
             self._changed.update(key for key in self._services if key[0] in projects)
             for key, pod in self._pods.items():
                 if key[0] in projects:
-                    self._changed.update(self._services_by_endpoint[own_ip(pod)])
+                    self._changed.update(self._services_by_endpoint[own_ip(pod) or node_ip(pod)])
         for ip in map(str, config.node_ips ^ before.node_ips):
             self._changed.update(self._services_by_endpoint[ip], self._services_by_external_ip[ip])
 
@@ -204,11 +217,12 @@ class ServiceMap:
         before = self._pods.pop(key, None)
         if pod is not None:
             self._pods[key] = pod
-        old_ip = own_ip(before) if before is not None else ""
-        new_ip = own_ip(pod) if pod is not None else ""
-        if old_ip != new_ip:
-            self._pods_by_ip.assign(key, (new_ip,) if new_ip else ())
-            self._changed.update(self._services_by_endpoint[old_ip], self._services_by_endpoint[new_ip])
+        for index, ip_of in ((self._pods_by_ip, own_ip), (self._host_network_pods_by_ip, node_ip)):
+            old_ip = ip_of(before) if before is not None else ""
+            new_ip = ip_of(pod) if pod is not None else ""
+            if old_ip != new_ip:
+                index.assign(key, (new_ip,) if new_ip else ())
+                self._changed.update(self._services_by_endpoint[old_ip], self._services_by_endpoint[new_ip])
 
     def apply_changes(self) -> ServicePortChange:
         """Recompute the changed services, and return the change of their ports. Does nothing without a network."""
@@ -271,6 +285,10 @@ class ServiceMap:
     def pods_with_ip(self, ip: str) -> Iterator[PodAddress]:
         """Yield the pods with an address of the cluster network that have not ended."""
         return (self._pods[key] for key in sorted(self._pods_by_ip[ip]))
+
+    def host_network_projects(self, ip: str) -> Set[str]:
+        """Return the projects that have a pod in the network of the node with this address."""
+        return {namespace for namespace, _ in self._host_network_pods_by_ip[ip]}
 
     def owner_of_frontend(self, frontend: Frontend) -> Key:
         """Return the oldest service that claims a frontend."""

@@ -27,6 +27,9 @@ Key = tuple[str, str]
 IGNORED_LABELS = frozenset(("service.kubernetes.io/service-proxy-name", "service.kubernetes.io/headless"))
 """A service with one of these labels is not proxied, as with kube-proxy."""
 
+DEFAULT_PROJECT = "default"
+"""The project of the service `kubernetes`, whose endpoints are the API servers."""
+
 LOCAL = "Local"
 """The traffic policy that selects endpoints of the same node only."""
 
@@ -122,6 +125,9 @@ class ServiceIndex(typing.Protocol):
     def pods_with_ip(self, ip: str) -> Iterable[PodAddress]:
         """Return the pods with an address of the cluster network that have not ended."""
 
+    def host_network_projects(self, ip: str) -> Set[str]:
+        """Return the projects that have a pod in the network of the node with this address."""
+
     def owner_of_frontend(self, frontend: Frontend) -> Key:
         """Return the oldest service that claims a frontend."""
 
@@ -175,15 +181,16 @@ class _EndpointAddress(NamedTuple):
 
 
 class _CandidateEndpoint(NamedTuple):
-    """An address with one of its ports."""
+    """An address with one of its ports. `is_on_node` is set when the endpoint is accepted."""
 
     address: _EndpointAddress
     port: int
+    is_on_node: bool = False
 
     @property
     def endpoint(self) -> EndpointInfo:
         """The endpoint as a service port has it."""
-        return EndpointInfo(self.address.ip, self.port, self.address.is_local)
+        return EndpointInfo(self.address.ip, self.port, self.address.is_local, self.is_on_node)
 
 
 Candidates = Mapping[tuple[str, Protocol], list[_CandidateEndpoint]]
@@ -437,7 +444,7 @@ class _EndpointFilter:
             if reason:
                 rejected.append(Rejection(f"endpoint {candidate.address.text}:{candidate.port}", reason))
             else:
-                accepted.append(candidate)
+                accepted.append(candidate._replace(is_on_node=self._is_on_node(candidate.address)))
         return accepted, rejected
 
     def _reject_reason(self, candidate: _CandidateEndpoint) -> str:
@@ -458,3 +465,20 @@ class _EndpointFilter:
             if config.vnid(project) != self.vnid:
                 return f"is a pod of the project {project}, which is not joined with {self.project}"
         return ""
+
+    def _is_on_node(self, address: _EndpointAddress) -> bool:
+        """Return whether pods that may use the service may reach an endpoint at the address of a node.
+
+        They may if the service's project has a pod in the network of that node. Otherwise anybody who may write
+        EndpointSlices would reach every program of the nodes. They also may if the project is the administrator's, at
+        every address, because a node may have more addresses than the cluster knows.
+        """
+        config = self.config
+        if self.project == DEFAULT_PROJECT or (config.vnids is not None and self.vnid == GLOBAL_VNID):
+            return not address.is_in_cluster_network
+        if address.ip not in config.node_ips:
+            return False
+        projects = self.index.host_network_projects(address.text)
+        if config.vnids is None:
+            return self.project in projects
+        return any(config.vnid(project) == self.vnid for project in projects)

@@ -14,9 +14,9 @@ from tests.testbed.netns.services import TARGET_PORT, create_service, register
 from tests.testbed.wait import wait_until
 
 
-def leaves_in_parts(world: PacketWorld, port: int) -> bool:
+def leaves_in_parts(world: PacketWorld, name: str, port: int) -> bool:
     """Return whether a datagram in two fragments, from a pod to a port of the other node, leaves the sender's node."""
-    pod, target, marker = world.pods["red-a"], world.pods["blue-b"], frames.new_marker()
+    pod, target, marker = world.pods[name], world.pods["blue-b"], frames.new_marker()
     inner = frames.ethernet(
         target.mac, pod.mac, frames.IPV4, frames.udp(pod.address, target.address, bytes(CUT) + marker)
     )
@@ -32,8 +32,9 @@ def leaves_in_parts(world: PacketWorld, port: int) -> bool:
 
 
 def test_fragmented_vxlan_packet_of_a_pod_does_not_leave_the_node(world: PacketWorld) -> None:
-    assert leaves_in_parts(world, 4790)
-    assert not leaves_in_parts(world, 4789)
+    for name, port in (("red-a", 53), ("admin-a", 4790)):
+        assert leaves_in_parts(world, name, port)
+        assert not leaves_in_parts(world, name, 4789)
 
 
 def tracks_fragments(world: PacketWorld) -> bool:

@@ -35,7 +35,7 @@ def open_ports(host: Node, *ports: ContainerPort, addresses: tuple[IPv4Address, 
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_STREAM, socket.SOCK_DGRAM])
-def test_pod_gets_packets_to_addresses_of_its_node_only(host: Node, kind: int) -> None:
+def test_pod_gets_packets_to_addresses_of_its_node_only(host: Node, kind: socket.SocketKind) -> None:
     protocol = {socket.SOCK_STREAM: "TCP", socket.SOCK_DGRAM: "UDP"}[kind]
     bound = [
         ContainerPort(container_port=PORT, host_port=9080, host_ip=ip, protocol=protocol)

@@ -96,14 +96,19 @@ def test_arp_requests_never_reach_a_pod(world: World) -> None:
 
 
 def test_pod_cannot_send_vxlan_packets(world: World) -> None:
-    spy, red = world.pods["blue-a"], world.pods["red-c"]
-    marker = frames.new_marker()
-    inner = frames.ethernet(red.mac, red.mac - 1, frames.IPV4, frames.udp(spy.address, red.address, marker))
-    outside = world.node_address("node-2")
-    for port, leaves in ((9999, True), (4789, False)):
+    """Pods of VNID 0 may send to every other port of nodes, other pods to port 53."""
+    red, outside = world.pods["red-c"], world.node_address("node-2")
+    for name, port, leaves in (
+        ("blue-a", 53, True),
+        ("blue-a", 4789, False),
+        ("admin-a", 9999, True),
+        ("admin-a", 4789, False),
+    ):
+        spy, marker = world.pods[name], frames.new_marker()
+        inner = frames.ethernet(red.mac, red.mac - 1, frames.IPV4, frames.udp(spy.address, red.address, marker))
         body = frames.udp(spy.address, outside, frames.vxlan(world.vnid("red"), inner), port=port)
         frame = frames.ethernet(0x0A58 << 32 | int(world.gateway("node-1")), spy.mac, frames.IPV4, body)
-        assert world.leaves_cluster("blue-a", frame, marker) == leaves, f"UDP port {port}"
+        assert world.leaves_cluster(name, frame, marker) == leaves, f"UDP port {port} from {name}"
 
 
 def test_vxlan_packets_are_accepted_only_from_the_node_that_owns_the_subnet(world: World) -> None:

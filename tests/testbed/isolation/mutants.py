@@ -62,6 +62,10 @@ def _masquerade_table_without_vxlan_drop(cluster: Cluster, node: Node) -> str:
     return _without_rule(masquerade_table(cluster, node), f"ip saddr @cluster udp dport {cluster.vxlan_port} drop")
 
 
+def _services_table_with_open_nodes(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_port: int) -> str:
+    return services_table(replace(config, node=replace(config.node, open_ports=None)), ports, proxy_port)
+
+
 def _service_port_without_vnid(port: ServicePortInfo, node: Node, mode: ProxyMode, groups: GroupIds) -> FlowSet:
     flow_set = service_port_flows(port, node, mode, groups)
     return FlowSet(without_fields(flow_set.flows, Table.SERVICE_LB, "reg0"), flow_set.groups)
@@ -106,7 +110,10 @@ MUTANTS = {
         _compile_without(Table.CLASSIFIER, "in_port"), "from the MAC and address of"
     ),
     "VXLAN from pods is forwarded": Mutant(
-        _without_vxlan_drop, "VXLAN by hand", masquerade=_masquerade_table_without_vxlan_drop
+        _without_vxlan_drop,
+        "VXLAN by hand",
+        masquerade=_masquerade_table_without_vxlan_drop,
+        services=_services_table_with_open_nodes,
     ),
     "no flows to external addresses": Mutant(_compile_without(Table.EXTERNAL_OUTPUT), "to the outside"),
 }

@@ -25,7 +25,7 @@ NODE, CLIENT = IPv4Address("10.99.0.1"), IPv4Address("10.99.0.2")
 FRONTS = IPv4Network("172.30.0.0/16")
 NODE_PORTS = "30000-32767"
 CONFIG = ProxyConfig(
-    node=Node("node-1", NODE, IPv4Network("10.99.0.0/24")),
+    node=Node("node-1", NODE, IPv4Network("10.99.0.0/24"), open_ports=None),
     cluster_networks=(IPv4Network(CLIENT),),
     service_network=FRONTS,
     node_port_range=(30000, 32767),

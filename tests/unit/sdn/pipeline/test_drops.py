@@ -173,7 +173,7 @@ def test_drops_of_a_cookie_without_a_reason_are_counted_for_its_owner() -> None:
 
 
 def test_drops_are_attributed_to_pods_by_name() -> None:
-    assert counted(spoofed=2) == {("spoofed", "pod red/web"): 2, ("spoofed", "docker"): 2}
+    assert counted(spoofed=2) == {("spoofed", "pod red/web"): 2, ("spoofed", "docker"): 4}
     assert counted(no_vnid=1) == {("no_vnid", "a pod that is gone"): 1}
     assert counted(other_project=3) == {("other_project", "pod red/web"): 3, ("other_project", "docker"): 3}
     assert counted(unknown_tunnel_peer=5) == {("unknown_tunnel_peer", "node"): 5}

@@ -9,10 +9,11 @@ from hypothesis import given
 
 from sdn.model.flow import Ct, Flow, FlowSet, Goto, GroupAction
 from sdn.model.match import REG0
-from sdn.model.service_port import Protocol, ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
 from sdn.pipeline.compiler import compile_flows
 from sdn.pipeline.flows import is_service_flow
 from sdn.pipeline.service import GROUP_HASH_SLOTS, ServiceFlows
+from sdn.pipeline.tables import Table
 from tests.unit.sdn.examples import NODE, web
 from tests.unit.sdn.pipeline.examples import EMPTY_NETWORK, port_sets
 
@@ -53,6 +54,29 @@ def test_service_flows_admit_only_the_services_vnid_and_vnid_0(ports: dict[Servi
                 requested = {field_match.value for field_match in flow.match.fields if field_match.field == REG0}
                 assert requested <= {0, port.vnid}
                 assert requested or port.vnid == 0
+
+
+def test_endpoints_at_nodes_are_open_to_the_pods_of_their_services_until_the_last_one_goes() -> None:
+    endpoint = EndpointInfo(IPv4Address("10.245.2.4"), 9100, is_on_node=True)
+    closed = EndpointInfo(IPv4Address("10.245.2.4"), 10250)
+    red = replace(web(), internal_endpoints=(endpoint, closed), cluster_endpoints=(endpoint, closed))
+    again = replace(red, key=replace(red.key, service="again"))
+    for_all = replace(red, key=replace(red.key, namespace="default"), vnid=0)
+    service_flows = ServiceFlows(NODE)
+    match = "ip,nw_dst=10.245.2.4,nw_proto=6,tcp_dst=9100"
+
+    def opened() -> list[str]:
+        flows = service_flows.all().flows
+        return sorted(str(flow.match) for flow in flows if flow.table == Table.EXTERNAL_OUTPUT)
+
+    service_flows.sync((red, again, for_all))
+    assert opened() == [match, "ip,reg0=0xa,nw_dst=10.245.2.4,nw_proto=6,tcp_dst=9100"]
+    service_flows.update(ServicePortChange(removed=(red,)))
+    assert len(opened()) == 2
+    service_flows.update(ServicePortChange(removed=(again,)))
+    assert opened() == [match]
+    service_flows.update(ServicePortChange(removed=(for_all,)))
+    assert opened() == []
 
 
 def _leads_on(flow: Flow) -> bool:

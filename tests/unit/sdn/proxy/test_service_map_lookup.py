@@ -55,7 +55,7 @@ def test_lookup_never_returns_a_frontend_as_endpoint() -> None:
         EndpointInfo(NODE, 30080),
         EndpointInfo(OTHER_NODE, 30080),
     )
-    harmless = (EndpointInfo(NODE, 80), EndpointInfo(STRANGER, 30080), HERE)
+    harmless = (EndpointInfo(NODE, 80, is_on_node=True), EndpointInfo(STRANGER, 30080), HERE)
     served = lookup(replace(WEB, internal_endpoints=(*rounds, *harmless)))
     assert served.endpoints(call(CLUSTER_IP, 80)) == harmless
 
@@ -81,3 +81,12 @@ def test_service_map_difference_names_changed_ports_only() -> None:
     assert not served.difference([WEB, other])
     smaller = replace(WEB, internal_endpoints=(HERE,))
     assert served.difference([smaller, other]) == ServicePortChange(removed=(WEB,), added=(smaller,))
+
+
+def test_pods_get_endpoints_at_nodes_only_where_the_firewall_lets_them() -> None:
+    open_dns, closed = EndpointInfo(OTHER_NODE, 53), EndpointInfo(NODE, 10250)
+    served = lookup(replace(WEB, internal_endpoints=(open_dns, closed, HERE)))
+    assert served.endpoints(call(CLUSTER_IP, 80)) == (open_dns, HERE)
+    assert served.endpoints(call(CLUSTER_IP, 80, NODE, from_host=True)) == (open_dns, closed, HERE)
+    served.config = replace(CONFIG, node=replace(CONFIG.node, open_ports=None))
+    assert served.endpoints(call(CLUSTER_IP, 80)) == (open_dns, closed, HERE)

@@ -20,6 +20,7 @@ from api.core.services import (
     ServiceStatus,
     SessionAffinityConfig,
 )
+from api.network.types import PodAddress
 from sdn.drivers.openflow.messages import GroupCommand, bundle_add, group_mod
 from sdn.model.service_port import Protocol, ProxyMode, ServicePortInfo, ServicePortName
 from sdn.pipeline.service import GroupIds, service_port_flows
@@ -294,3 +295,51 @@ def test_external_ip_cannot_take_an_address_of_another_service_or_node(address: 
     assert ports["thief"].external_ips == ()
     assert ports["web"].cluster_ip == IPv4Address("172.30.0.8")
     assert {str(endpoint_info.address) for endpoint_info in ports["web"].internal_endpoints} == {THERE, "10.245.2.4"}
+
+
+NODE_2 = "10.245.2.4"
+
+
+@pytest.mark.parametrize(
+    ("namespace", "pods", "vnids", "is_on_node"),
+    [
+        ("red", (pod(NODE_2, host_network=True),), CONFIG.vnids, True),
+        ("red", (pod(NODE_2, "pink", host_network=True),), CONFIG.vnids, True),
+        ("default", (), CONFIG.vnids, True),
+        ("red", (), CONFIG.vnids, False),
+        ("red", (pod(NODE_2, "blue", host_network=True),), CONFIG.vnids, False),
+        ("red", (pod(NODE_2, "default", host_network=True),), CONFIG.vnids, False),
+        ("red", (pod("10.245.2.3", host_network=True),), CONFIG.vnids, False),
+        ("red", (pod(NODE_2, phase="Succeeded", host_network=True),), CONFIG.vnids, False),
+        ("red", (pod(NODE_2, host_network=False),), CONFIG.vnids, False),
+        ("red", (pod(NODE_2, host_network=True),), None, True),
+        ("red", (pod(NODE_2, "blue", host_network=True),), None, False),
+        ("default", (), None, True),
+    ],
+)
+def test_endpoint_at_a_node_is_open_to_pods_if_its_project_has_a_pod_there(
+    namespace: str, pods: tuple[PodAddress, ...], vnids: dict[str, int] | None, *, is_on_node: bool
+) -> None:
+    service_map = service_map_of(
+        service(namespace=namespace),
+        slice_of("web", endpoint(NODE_2), namespace=namespace),
+        config=config_with(vnids=vnids),
+        pods=pods,
+    )
+    [accepted] = only_port(service_map).cluster_endpoints
+    assert accepted.is_on_node == is_on_node
+    fill(service_map, pods=(pod(NODE_2, namespace, host_network=True),)).apply_changes()
+    assert only_port(service_map).cluster_endpoints[0].is_on_node
+
+
+@pytest.mark.parametrize(
+    ("namespace", "address", "is_on_node"),
+    [("red", "192.0.2.9", False), ("default", "192.0.2.9", True), ("default", HERE, False)],
+)
+def test_endpoint_at_an_unknown_address_is_open_to_pods_for_services_of_administrators(
+    namespace: str, address: str, *, is_on_node: bool
+) -> None:
+    slices = slice_of("web", endpoint(address), namespace=namespace)
+    pods = (pod(address, namespace, host_network=address != HERE),)
+    port = only_port(service_map_of(service(namespace=namespace), slices, pods=pods))
+    assert port.cluster_endpoints[0].is_on_node == is_on_node
