@@ -220,18 +220,7 @@ class OAuthServer:
         handler = handlers.get(http.method)
         if handler is None:
             return web.Response(status=405, headers={"Allow": ", ".join(handlers)})
-        try:
-            parameters = await _parameters(http)
-            return await handler(OAuthRequest(http, parameters, address, certificate, annotate))
-        except OAuthError as error:
-            return _json({"error": error.code, "error_description": error.description}, 400)
-        except PageError as error:
-            return _error_page(error.code, error.text, error.status)
-        except (ProviderError, MappingError) as error:
-            reason = _reason(error, "")
-            return _error_page(reason, pages.REASONS[reason], 500)
-        except Busy:
-            return web.Response(status=429, text="too many logins are in progress", headers={"Retry-After": "5"})
+        return await _answer(handler, http, address, certificate, annotate)
 
     def _provider(self, name: str) -> IdentityProvider | None:
         return next((provider for provider in self._providers if provider.name == name), None)
@@ -707,6 +696,24 @@ def _reason(error: ProviderError | MappingError, provider_name: str) -> str:
     """Log why a login failed, and return the code that the person gets to see."""
     log.warning("login failed", extra={"provider": provider_name, "error": str(error)})
     return error.reason if isinstance(error, MappingError) else AUTHENTICATION_ERROR
+
+
+async def _answer(
+    handler: Handler, http: web.Request, address: str, certificate: bytes | None, annotate: Annotate
+) -> web.Response:
+    """Return the response of a handler, or that of its error."""
+    try:
+        parameters = await _parameters(http)
+        return await handler(OAuthRequest(http, parameters, address, certificate, annotate))
+    except OAuthError as error:
+        return _json({"error": error.code, "error_description": error.description}, 400)
+    except PageError as error:
+        return _error_page(error.code, error.text, error.status)
+    except (ProviderError, MappingError) as error:
+        reason = _reason(error, "")
+        return _error_page(reason, pages.REASONS[reason], 500)
+    except Busy:
+        return web.Response(status=429, text="too many logins are in progress", headers={"Retry-After": "5"})
 
 
 async def _first_account(
