@@ -49,7 +49,7 @@ def token_user(*scopes: str) -> User:
 
 
 def of_kind(text: str) -> Attributes | PathAttributes:
-    """Return the attributes of `VERB PATH` or `VERB GROUP/RESOURCE[/SUBRESOURCE] [NAMESPACE] [NAME]`; `-` is no group."""
+    """Return the attributes of `VERB PATH` or `VERB GROUP/RESOURCE[/SUBRESOURCE] [NAMESPACE] [NAME]`; `-` is none."""
     verb, target, *rest = text.split()
     if target.startswith("/"):
         return PathAttributes(verb, target)
