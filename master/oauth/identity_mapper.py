@@ -17,15 +17,18 @@ from master.auth.identity_providers.provider import (
     escape_provider_user_name,
 )
 from master.registry.users import identity_key, map_identity, mapped_user, user_key
+from master.resources.metadata import with_metadata
 from master.resources.resource import AnyResource
 from master.resources.scheme import group_resource
 from master.resources.users import (
     GROUPS,
     IDENTITIES,
+    MAX_GROUP_USERS,
     USERS,
     Group,
     Identity,
     User,
+    group_name_error,
     identity_name,
     user_name_error,
 )
@@ -93,7 +96,7 @@ def _user_for(
 ) -> User:
     """Return the user whom a new identity belongs to, and create it if need be. Raises MappingError."""
     for candidate in _candidates(method, name):
-        if error := user_name_error(candidate):
+        if error := _login_name_error(candidate):
             raise MappingError(CLAIM_ERROR, f"the user name {candidate!r}: {error}")
         user: User | None = objects.get(user_key(candidate))
         if user is None:
@@ -108,6 +111,13 @@ def _user_for(
     raise MappingError(CLAIM_ERROR, f"the user {name} has another identity")
 
 
+def _login_name_error(name: str) -> str:
+    """Check the name of a user whom a login creates. Invisible characters would make it look like another one."""
+    if name != name.strip() or not name.isprintable():
+        return "may not begin or end with a space, or contain characters that cannot be seen"
+    return user_name_error(name)
+
+
 def _candidates(method: str, name: str) -> Iterator[str]:
     yield name
     if method == "generate":
@@ -117,19 +127,24 @@ def _candidates(method: str, name: str) -> Iterator[str]:
 def sync_groups(account: ProviderIdentity, user_name: str, objects: Transaction, create: Create) -> None:
     """Make the user a member of the groups that the provider names, and of no other group that this provider named.
 
-    A group that only logins have created is deleted by its administrator, not here: its last member may come back.
+    An existing group of the name gets the user and the provider's annotation, so the user leaves it when the provider
+    no longer names it. Names that no Group can have, such as those of virtual groups, are skipped. A group that only
+    logins have created is deleted by its administrator, not here: its last member may come back.
     """
     if account.groups is None:
         return
-    named = set(account.groups[:MAX_SYNCED_GROUPS])
+    named = {name for name in account.groups[:MAX_SYNCED_GROUPS] if not group_name_error(name)}
     mark = f"{SYNCED_ANNOTATION_PREFIX}{account.provider_name}"
     resource = group_resource(Group)
     for group in objects.list(resource):
         is_member = user_name in group.users
         if group.metadata.name in named:
             named.discard(group.metadata.name)
-            if not is_member:
-                objects.put(resource, replace(group, users=(*group.users, user_name)))
+            synced = with_metadata(group, annotations={**group.metadata.annotations, mark: SYNCED})
+            if not is_member and len(group.users) < MAX_GROUP_USERS:
+                synced = replace(synced, users=(*group.users, user_name))
+            if synced != group:
+                objects.put(resource, synced)
         elif is_member and group.metadata.annotations.get(mark) == SYNCED:
             objects.put(resource, replace(group, users=tuple(name for name in group.users if name != user_name)))
     for name in sorted(named):

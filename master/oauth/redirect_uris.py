@@ -17,15 +17,25 @@ MAX_URI_LENGTH = 4096
 _UNSAFE = re.compile(r"[^\x21-\x7e]|\\")
 """Characters that no URI has, and the backslash, which browsers read as a slash."""
 
-_ENCODED_SEPARATOR = re.compile(r"%(2e|2f|5c|00)", re.IGNORECASE)
-"""Encoded dots, slashes, backslashes and NULs in a path, which servers may decode before they resolve it."""
+_ENCODED_SEPARATOR = re.compile(r"%(25|2e|2f|3b|5c|00)", re.IGNORECASE)
+"""Encoded dots, slashes, backslashes, semicolons, NULs and percent signs in a path, which servers may decode before
+they resolve it.
+"""
+
+_LOOPBACK_NETLOC = re.compile(r"(127(\.[0-9]{1,3}){3}|\[[0-9a-f:]+\])(:[0-9]{1,5})?", re.IGNORECASE)
+"""The form of a loopback address with a port. `urlsplit` finds an address in `host[::1]`, too."""
+
+_RESPONSE_PARAMETERS = frozenset(
+    ("access_token", "code", "error", "error_description", "error_uri", "id_token", "iss", "state", "token_type")
+)
+"""Parameters of a response. In the query of a redirect URI they would come before those of the server."""
 
 
 def match_redirect_uri(registered: Sequence[str], requested: str) -> str:
     """Return the URI to send the user back to; empty if the client may not use the requested one.
 
     Without a requested URI, it is the only registered one. A requested URI has scheme, host and port of a registered
-    one, and its path or one below it. Its query is free.
+    one, and its path or one below it. Its query is free, but for the parameters of a response.
     """
     if not requested:
         return registered[0] if len(registered) == 1 else ""
@@ -39,11 +49,24 @@ def _is_below(base: str, requested: str) -> bool:
     if parts.scheme != base_parts.scheme or not _is_same_host(base_parts, parts):
         return False
     path, base_path = parts.path, base_parts.path
+    if requested != base and _has_response_parameter(parts.query):
+        return False
     if path == base_path:
         return True
-    if _ENCODED_SEPARATOR.search(path) or any(segment in (".", "..", "") for segment in path.split("/")[1:-1]):
+    segments = path.split("/")
+    if _ENCODED_SEPARATOR.search(path) or "" in segments[1:-1] or any(map(_is_dot_segment, segments)):
         return False
-    return path.rpartition("/")[2] not in (".", "..") and path.startswith(f"{base_path.rstrip('/')}/")
+    return path.startswith(f"{base_path.rstrip('/')}/")
+
+
+def _is_dot_segment(segment: str) -> bool:
+    """Return whether a segment leads upwards. Some servers cut its parameters first: `..;x`."""
+    return segment.partition(";")[0] in (".", "..")
+
+
+def _has_response_parameter(query: str) -> bool:
+    pairs = urllib.parse.parse_qsl(query.replace(";", "&"), keep_blank_values=True)
+    return any(name.strip().lower() in _RESPONSE_PARAMETERS for name, _ in pairs)
 
 
 def _is_same_host(base: SplitResult, requested: SplitResult) -> bool:
@@ -52,13 +75,15 @@ def _is_same_host(base: SplitResult, requested: SplitResult) -> bool:
         return True
     if base.scheme != "http" or base.port is not None:
         return False
-    return _is_loopback(base.hostname) and _is_loopback(requested.hostname)
+    return _is_loopback(base) and _is_loopback(requested)
 
 
-def _is_loopback(host: str | None) -> bool:
+def _is_loopback(parts: SplitResult) -> bool:
     """Return whether the host is a loopback address. The name localhost is none: it may resolve to anything."""
+    if not _LOOPBACK_NETLOC.fullmatch(parts.netloc):
+        return False
     try:
-        return ipaddress.ip_address(host or "").is_loopback
+        return ipaddress.ip_address(parts.hostname or "").is_loopback
     except ValueError:
         return False
 

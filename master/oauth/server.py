@@ -14,7 +14,9 @@ import binascii
 import logging
 import time
 import urllib.parse
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +31,7 @@ from master.auth.identity_providers.provider import (
     ProviderError,
     ProviderIdentity,
     RedirectProvider,
+    escape_provider_user_name,
 )
 from master.errors import StatusError
 from master.oauth import pages
@@ -45,13 +48,13 @@ from master.oauth.errors import OAuthError, RedirectError
 from master.oauth.identity_mapper import AUTHENTICATION_ERROR, CLAIM_ERROR, MappingError, map_login, sync_groups
 from master.oauth.redirect_uris import match_redirect_uri, origin, server_relative, with_fragment, with_query
 from master.oauth.session import CSRF_COOKIE, SESSION_COOKIE, SessionSealer, is_same_csrf_token, new_csrf_token
-from master.oauth.throttle import PasswordThrottle
+from master.oauth.throttle import PasswordThrottle, client_network
 from master.oauth.tokens import TokenIssuer
 from master.registry.creation import ObjectCreation
-from master.registry.users import user_key
+from master.registry.users import identity_key, user_key
 from master.resources.metadata import Clock
 from master.resources.oauth import USER_SCOPES
-from master.resources.users import User
+from master.resources.users import User, identity_name
 from master.storage.interface import Conflict, Storage, Transaction
 
 log = logging.getLogger(__name__)
@@ -62,8 +65,8 @@ INFO_PATH, REQUEST_PATH = "/oauth/info", "/oauth/token/request"
 LOGIN_PATH, LOGOUT_PATH, CALLBACK_PATH = "/login", "/logout", "/oauth2callback"
 
 MAX_FORM_BYTES, FORM_SECONDS = 64 << 10, 30.0
-MAX_WAITING_LOGINS = 200
-"""Password checks that run or wait. Each holds a connection and little memory."""
+MAX_WAITING_LOGINS, MAX_WAITING_LOGINS_OF_CLIENT = 200, 50
+"""Password checks that run or wait, and those of one client address. Each holds a connection and little memory."""
 
 MAX_RECORDED_NAME = 256
 """Characters of a user name in the audit log and in the throttle."""
@@ -89,6 +92,9 @@ USERNAME_ANNOTATION, DECISION_ANNOTATION = (
     "authentication.openshift.io/decision",
 )
 """Audit annotations of a request with a password or an identity of a provider."""
+
+UNKNOWN_NAME = "(unknown)"
+"""The recorded name of a failed login with a name that nobody has logged in with."""
 
 Annotate = Callable[[str, str], None]
 
@@ -176,7 +182,7 @@ class OAuthServer:
         self._clients = ClientRegistry(storage)
         self._tokens = TokenIssuer(storage, creation, clock, service_account_of)
         self._throttle = PasswordThrottle()
-        self._waiting_logins = 0
+        self._waiting_logins: Counter[str] = Counter()
         self._handlers: Mapping[str, Mapping[str, Handler]] = {
             DISCOVERY_PATH: {"GET": self._discover},
             AUTHORIZE_PATH: {"GET": self._authorize, "POST": self._authorize},
@@ -211,18 +217,10 @@ class OAuthServer:
         handlers = self._handlers.get(path)
         if handlers is None:
             return _error_page("not_found", "The page does not exist.", 404)
-        handler = handlers.get("GET" if http.method == "HEAD" else http.method)
+        handler = handlers.get(http.method)
         if handler is None:
             return web.Response(status=405, headers={"Allow": ", ".join(handlers)})
-        try:
-            parameters = await _parameters(http)
-            return await handler(OAuthRequest(http, parameters, address, certificate, annotate))
-        except OAuthError as error:
-            return _json({"error": error.code, "error_description": error.description}, 400)
-        except PageError as error:
-            return _error_page(error.code, error.text, error.status)
-        except Busy:
-            return web.Response(status=429, text="too many logins are in progress", headers={"Retry-After": "5"})
+        return await _answer(handler, http, address, certificate, annotate)
 
     def _provider(self, name: str) -> IdentityProvider | None:
         return next((provider for provider in self._providers if provider.name == name), None)
@@ -273,11 +271,7 @@ class OAuthServer:
 
     async def _authorize_client(self, request: OAuthRequest, client: Client, redirect_uri: str) -> web.Response:
         authorize_request = parse_authorize_request(client, redirect_uri, request.parameters)
-        try:
-            user = await self._authenticate(request)
-        except (ProviderError, MappingError) as error:
-            reason = _reason(error, "")
-            raise PageError(reason, pages.REASONS[reason], 500) from error
+        user = await self._authenticate(request)
         if user is None:
             return await self._demand_login(request, client)
         if not self._tokens.is_granted(user, authorize_request):
@@ -299,6 +293,19 @@ class OAuthServer:
 
         Raises ProviderError, MappingError and Busy.
         """
+        if (user := await self._browser_user(request)) is not None:
+            return user
+        credentials = _basic_credentials(request.http.headers.get("Authorization", ""))
+        if credentials is None or not request.http.headers.get(CSRF_HEADER):
+            return None
+        challenging = tuple(provider for provider in self._providers if provider.is_challenge)
+        return await self._check_password(challenging, *credentials, request)
+
+    async def _browser_user(self, request: OAuthRequest) -> User | None:
+        """Return the user of a session or of a proxy's headers; None if there is none.
+
+        Raises ProviderError and MappingError.
+        """
         session = self._sealer.open(request.http.cookies.get(SESSION_COOKIE, ""), self._clock())
         if session is not None and (user := self._user(session.name, session.uid)) is not None:
             return user
@@ -307,11 +314,7 @@ class OAuthServer:
                 account = provider.authenticator.authenticate_headers(request.http.headers, request.certificate)
                 if account is not None:
                     return await self._map(provider, account, request)
-        credentials = _basic_credentials(request.http.headers.get("Authorization", ""))
-        if credentials is None or not request.http.headers.get(CSRF_HEADER):
-            return None
-        challenging = tuple(provider for provider in self._providers if provider.is_challenge)
-        return await self._check_password(challenging, *credentials, request)
+        return None
 
     def _user(self, name: str, uid: str) -> User | None:
         """Return the User of this name and uid; None if it does not exist."""
@@ -405,7 +408,7 @@ class OAuthServer:
 
     async def _show_grant(self, request: OAuthRequest) -> web.Response:
         """Ask the user which scopes the client gets."""
-        user = self._session_user(request)
+        user = await self._browser_user(request)
         if user is None:
             return _redirect(with_query(LOGIN_PATH, {"then": _target(request)}))
         authorize_request = self._grant_request(request)
@@ -427,7 +430,7 @@ class OAuthServer:
 
     async def _approve(self, request: OAuthRequest) -> web.Response:
         """Grant the chosen scopes, and go on with the authorization; or report to the client that the user denies."""
-        user = self._session_user(request)
+        user = await self._browser_user(request)
         if user is None:
             return _redirect(with_query(LOGIN_PATH, {"then": request.parameters.get("then", "")}))
         request.require_csrf_token()
@@ -454,10 +457,6 @@ class OAuthServer:
         redirect_uri = redirect_uri_of(client, parameters)
         assert client is not None
         return parse_authorize_request(client, redirect_uri, parameters)
-
-    def _session_user(self, request: OAuthRequest) -> User | None:
-        session = self._sealer.open(request.http.cookies.get(SESSION_COOKIE, ""), self._clock())
-        return None if session is None else self._user(session.name, session.uid)
 
     # --- tokens ----------------------------------------------------------------------------------------------------
 
@@ -627,17 +626,12 @@ class OAuthServer:
         The first provider that accepts them wins. Raises ProviderError if one cannot answer and none accepts them,
         MappingError and Busy.
         """
-        if self._waiting_logins >= MAX_WAITING_LOGINS:
-            raise Busy
-        self._waiting_logins += 1
         name = username[:MAX_RECORDED_NAME]
-        request.annotate(USERNAME_ANNOTATION, name)
+        request.annotate(USERNAME_ANNOTATION, self._recorded_name(providers, name))
         request.annotate(DECISION_ANNOTATION, "error")
-        try:
+        with self._waiting_login(request.address):
             await asyncio.sleep(self._throttle.delay(name, request.address, time.monotonic()))
             found, failure = await _first_account(providers, username, password)
-        finally:
-            self._waiting_logins -= 1
         if found is None:
             self._throttle.failed(name, request.address, time.monotonic())
             if failure is not None:
@@ -647,6 +641,29 @@ class OAuthServer:
         user = await self._map(*found, request)
         self._throttle.succeeded(name)
         return user
+
+    @contextmanager
+    def _waiting_login(self, address: str) -> Iterator[None]:
+        """Count a password check while it waits and runs. Raises Busy.
+
+        A client that fails often waits long. It must not hold the places of others meanwhile.
+        """
+        client, waiting = client_network(address), self._waiting_logins
+        if waiting.total() >= MAX_WAITING_LOGINS or waiting[client] >= MAX_WAITING_LOGINS_OF_CLIENT:
+            raise Busy
+        waiting[client] += 1
+        try:
+            yield
+        finally:
+            waiting[client] -= 1
+            if not waiting[client]:
+                del waiting[client]
+
+    def _recorded_name(self, providers: tuple[IdentityProvider, ...], name: str) -> str:
+        """Return a user name for the audit log. A name that nobody has may be a password in the wrong field."""
+        escaped = escape_provider_user_name(name)
+        keys = [user_key(name), *(identity_key(identity_name(provider.name, escaped)) for provider in providers)]
+        return name if any(self._store.get_uncommitted(key) is not None for key in keys) else UNKNOWN_NAME
 
     async def _map(self, provider: IdentityProvider, account: ProviderIdentity, request: OAuthRequest) -> User:
         """Return the user of an account, and create what is missing. Raises MappingError."""
@@ -679,6 +696,24 @@ def _reason(error: ProviderError | MappingError, provider_name: str) -> str:
     """Log why a login failed, and return the code that the person gets to see."""
     log.warning("login failed", extra={"provider": provider_name, "error": str(error)})
     return error.reason if isinstance(error, MappingError) else AUTHENTICATION_ERROR
+
+
+async def _answer(
+    handler: Handler, http: web.Request, address: str, certificate: bytes | None, annotate: Annotate
+) -> web.Response:
+    """Return the response of a handler, or that of its error."""
+    try:
+        parameters = await _parameters(http)
+        return await handler(OAuthRequest(http, parameters, address, certificate, annotate))
+    except OAuthError as error:
+        return _json({"error": error.code, "error_description": error.description}, 400)
+    except PageError as error:
+        return _error_page(error.code, error.text, error.status)
+    except (ProviderError, MappingError) as error:
+        reason = _reason(error, "")
+        return _error_page(reason, pages.REASONS[reason], 500)
+    except Busy:
+        return web.Response(status=429, text="too many logins are in progress", headers={"Retry-After": "5"})
 
 
 async def _first_account(

@@ -22,7 +22,9 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from reconcile import atomic_file
 from reconcile.errors import NotReady, Refused
 
-SESSION_COOKIE, CSRF_COOKIE = "ssn", "csrf"
+SESSION_COOKIE, CSRF_COOKIE = "__Host-ssn", "__Host-csrf"
+"""Browsers accept cookies with this prefix from this host only, not from another one of its domain (RFC 6265bis)."""
+
 SESSION_SECONDS = 300
 """Lifetime of a session: the time from the login to the end of the authorization."""
 
@@ -88,4 +90,6 @@ def new_csrf_token() -> str:
 
 def is_same_csrf_token(cookie: str, form: str) -> bool:
     """Return whether the tokens of cookie and form are the same, in constant time."""
-    return len(cookie) >= CSRF_BYTES and hmac.compare_digest(cookie.encode(), form.encode())
+    if len(cookie) < CSRF_BYTES or not (cookie.isascii() and form.isascii()):
+        return False
+    return hmac.compare_digest(cookie, form)

@@ -1,11 +1,14 @@
 """Delays of password checks, so that passwords cannot be guessed quickly. Pure.
 
 A failed check counts for its user and its client address. An address with many failures waits longer than a user with
-many, because everybody can fail for a user.
+many, because everybody can fail for a user. Spellings of a name that a provider may take for the same one count
+together, and so do the addresses of one IPv6 network, which are those of one client.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import unicodedata
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -22,6 +25,12 @@ MAX_ENTRIES = 20_000
 """Users and addresses that are remembered. Beyond it, the oldest are forgotten."""
 
 
+IPV6_PREFIX = 64
+"""Bits of an IPv6 address that a client cannot choose."""
+
+_Key = tuple[str, str]
+
+
 @dataclass(frozen=True, slots=True)
 class _Failures:
     number: int
@@ -32,18 +41,18 @@ class PasswordThrottle:
     """Counts failed password checks by user and by client address. Times are seconds of a monotonic clock."""
 
     def __init__(self) -> None:
-        self._failures: OrderedDict[tuple[str, str], _Failures] = OrderedDict()
+        self._failures: OrderedDict[_Key, _Failures] = OrderedDict()
 
     def delay(self, user_name: str, address: str, now: float) -> float:
         """Return the seconds to wait before the next check."""
         return max(
-            self._delay(("user", user_name), FREE_USER_FAILURES, MAX_USER_DELAY_SECONDS, now),
-            self._delay(("address", address), FREE_ADDRESS_FAILURES, MAX_ADDRESS_DELAY_SECONDS, now),
+            self._delay(_user_key(user_name), FREE_USER_FAILURES, MAX_USER_DELAY_SECONDS, now),
+            self._delay(_address_key(address), FREE_ADDRESS_FAILURES, MAX_ADDRESS_DELAY_SECONDS, now),
         )
 
     def failed(self, user_name: str, address: str, now: float) -> None:
         """Count a failed check."""
-        for key in (("user", user_name), ("address", address)):
+        for key in (_user_key(user_name), _address_key(address)):
             self._failures[key] = _Failures(self._number(key, now) + 1, now)
             self._failures.move_to_end(key)
         while len(self._failures) > MAX_ENTRIES:
@@ -51,12 +60,33 @@ class PasswordThrottle:
 
     def succeeded(self, user_name: str) -> None:
         """Forget the failures of a user. Those of the address stay: who owns one account could reset them with it."""
-        self._failures.pop(("user", user_name), None)
+        self._failures.pop(_user_key(user_name), None)
 
-    def _number(self, key: tuple[str, str], now: float) -> int:
+    def _number(self, key: _Key, now: float) -> int:
         failures = self._failures.get(key)
         return 0 if failures is None or now - failures.last > FORGET_SECONDS else failures.number
 
-    def _delay(self, key: tuple[str, str], free: int, longest: float, now: float) -> float:
+    def _delay(self, key: _Key, free: int, longest: float, now: float) -> float:
         beyond = self._number(key, now) - free
         return 0.0 if beyond < 0 else min(FIRST_DELAY_SECONDS * 2.0 ** min(beyond, 10), longest)
+
+
+def client_network(address: str) -> str:
+    """Return the address of a client, or its IPv6 network."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((int(parsed), IPV6_PREFIX), strict=False))
+
+
+def _user_key(name: str) -> _Key:
+    return "user", " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+
+
+def _address_key(address: str) -> _Key:
+    return "address", client_network(address)

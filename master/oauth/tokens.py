@@ -6,8 +6,9 @@ Raises `OAuthError`.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from api.meta.types import ObjectMeta
@@ -16,6 +17,7 @@ from master.oauth.authorize import AuthorizeRequest, Client, is_verifier, missin
 from master.oauth.errors import OAuthError
 from master.registry.creation import ObjectCreation
 from master.registry.users import user_key
+from master.resources.group_resource import GroupResource
 from master.resources.metadata import Clock
 from master.resources.oauth import (
     OAUTH_ACCESS_TOKENS,
@@ -32,10 +34,13 @@ from master.resources.oauth import (
 from master.resources.resource import AnyResource
 from master.resources.scheme import group_resource
 from master.resources.users import User
-from master.storage.interface import Conflict, Delete, Key, Put, Storage, Transaction
+from master.storage.interface import Conflict, Delete, Key, Put, Storage, Transaction, WatchEvent
 
 CODE_SECONDS, ACCESS_TOKEN_SECONDS = 300, 86400
 """Lifetimes of a code, and of an access token unless its client has another one."""
+
+MAX_CODES, MAX_ACCESS_TOKENS, MAX_AUTHORIZATIONS = 50, 1000, 200
+"""Codes, access tokens and grants of one user. A new one replaces the oldest, so a user can always log in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,42 @@ class IssuedToken:
         return {**parameters, "scope": " ".join(self.scopes)}
 
 
+class ObjectsOfUsers:
+    """The names of the objects of each user, oldest first, of a kind with `userUID`. Only committed ones are in it."""
+
+    def __init__(self, storage: Storage, resource: GroupResource, limit: int) -> None:
+        self._store = storage
+        self._resource = resource
+        self._limit = limit
+        self._names: dict[str, dict[str, None]] = {}
+        objects = [record.object for record in storage.list(resource)]
+        for obj in sorted(objects, key=lambda each: each.metadata.creation_timestamp or ""):
+            self._put(obj)
+        storage.watch(resource, self._follow)
+
+    def excess(self, user_uid: str) -> Iterator[Delete]:
+        """Yield the deletion of the user's oldest objects. With one more object, the user has as many as accepted."""
+        names = self._names.get(user_uid, {})
+        for name in tuple(islice(names, max(0, len(names) + 1 - self._limit))):
+            key = Key(self._resource, "", name)
+            record = self._store.get_uncommitted(key)
+            if record is not None:
+                yield Delete(key, record.object, expect=record.revision)
+
+    def _follow(self, event: WatchEvent) -> None:
+        obj = event.record.object
+        if event.type != "DELETED":
+            self._put(obj)
+            return
+        names = self._names.get(obj.user_uid, {})
+        names.pop(obj.metadata.name, None)
+        if not names:
+            self._names.pop(obj.user_uid, None)
+
+    def _put(self, obj: OAuthAccessToken | OAuthAuthorizeToken | OAuthClientAuthorization) -> None:
+        self._names.setdefault(obj.user_uid, {})[obj.metadata.name] = None
+
+
 class TokenIssuer:
     """Issues codes and access tokens, and remembers what users grant to clients."""
 
@@ -65,6 +106,9 @@ class TokenIssuer:
         self._creation = creation
         self._clock = clock
         self._service_account_of = service_account_of
+        self._codes = ObjectsOfUsers(storage, group_resource(OAuthAuthorizeToken), MAX_CODES)
+        self._access_tokens = ObjectsOfUsers(storage, group_resource(OAuthAccessToken), MAX_ACCESS_TOKENS)
+        self._authorizations = ObjectsOfUsers(storage, group_resource(OAuthClientAuthorization), MAX_AUTHORIZATIONS)
 
     # --- grants ----------------------------------------------------------------------------------------------------
 
@@ -89,7 +133,8 @@ class TokenIssuer:
         )
         record = self._store.get_uncommitted(key)
         created = self._created(OAUTH_CLIENT_AUTHORIZATIONS, authorization)
-        await self._store.write(Put(key, created, expect=0 if record is None else record.revision))
+        put = Put(key, created, expect=0 if record is None else record.revision)
+        await self._store.write(put, *(self._authorizations.excess(user.metadata.uid) if record is None else ()))
 
     def is_granted(self, user: User, request: AuthorizeRequest) -> bool:
         """Return whether the client may have the scopes without a question to the user."""
@@ -114,7 +159,7 @@ class TokenIssuer:
             code_challenge=request.code_challenge,
             code_challenge_method=request.code_challenge_method,
         )
-        await self._store.write(self._create(OAUTH_AUTHORIZE_TOKENS, token))
+        await self._store.write(self._create(OAUTH_AUTHORIZE_TOKENS, token), *self._codes.excess(user.metadata.uid))
         return code
 
     async def issue_token(self, user: User, request: AuthorizeRequest) -> IssuedToken:
@@ -122,7 +167,7 @@ class TokenIssuer:
         put, issued = self._access_token(
             request.client, request.scopes, request.redirect_uri, user.metadata.name, user.metadata.uid
         )
-        await self._store.write(put)
+        await self._store.write(put, *self._access_tokens.excess(user.metadata.uid))
         return issued
 
     async def redeem(
@@ -149,7 +194,7 @@ class TokenIssuer:
         put, issued = self._access_token(
             client, token.scopes, token.redirect_uri, token.user_name, token.user_uid, key.name
         )
-        await self._write_once(delete, put)
+        await self._write_once(delete, put, *self._access_tokens.excess(token.user_uid))
         return issued
 
     def _redeem_error(self, token: OAuthAuthorizeToken, redirect_uri: str, verifier: str) -> str:
@@ -164,6 +209,9 @@ class TokenIssuer:
                 return "invalid_request"
             if not is_verifier(token.code_challenge, token.code_challenge_method, verifier):
                 return "invalid_grant"
+        elif verifier:
+            # Somebody has removed the challenge from the request (RFC 9700, 2.1.1).
+            return "invalid_grant"
         return ""
 
     async def _write_once(self, *changes: Put | Delete) -> None:

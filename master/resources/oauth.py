@@ -174,6 +174,8 @@ def redirect_uri_error(uri: str) -> str:
         return "may not contain a fragment"
     if not parts.scheme:
         return "an absolute URI is accepted"
+    if parts.username is not None:
+        return "may not contain the name of a user, which people read as the host"
     if any(segment in (".", "..") for segment in urllib.parse.unquote(parts.path).split("/")):
         return "may not contain dot segments"
     return "" if uri.isascii() and uri.isprintable() and " " not in uri and "\\" not in uri else "is not a URI"

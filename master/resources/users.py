@@ -105,7 +105,7 @@ def user_name_error(name: str) -> str:
     return names.path_segment_error(name)
 
 
-def _group_name_error(name: str) -> str:
+def group_name_error(name: str) -> str:
     """Check the name of a group. Groups with a colon, such as `system:masters`, are virtual and never stored."""
     if name == CURRENT_USER:
         return 'may not equal "~"'
@@ -227,6 +227,6 @@ USER_IDENTITY_MAPPINGS = Resource(
 GROUPS = Resource(
     type=Group,
     columns=(NAME, Column("Users", "The members.", lambda group, _: ", ".join(group.users))),
-    rules=KindRules(validate=_validate_group, validate_name=_group_name_error),
+    rules=KindRules(validate=_validate_group, validate_name=group_name_error),
     acted_on_by="the master, which adds the groups of a user to each of its requests",
 )
