@@ -44,6 +44,8 @@ FLAGS = (
 KEYS = {"Tab": (9, ""), "Enter": (13, "\r"), "Space": (32, " ")}
 """Key → code of Windows, and text that it enters."""
 
+SHIFT = 8
+
 
 def missing() -> str:
     """Return why no browser can run; empty if one can."""
@@ -147,8 +149,14 @@ class Element:
 
     role: str
     name: str
+    description: str
     node: int
     properties: dict[str, Any]
+
+    @property
+    def is_checked(self) -> bool:
+        """Return whether a checkbox is ticked."""
+        return bool(self.properties["checked"] == "true")
 
 
 class Page:
@@ -190,6 +198,12 @@ class Page:
         except TimeoutError as error:
             raise AssertionError(f"no page was loaded: {self.problems}") from error
 
+    def expect_problem(self, text: str) -> None:
+        """Forget the problem whose description contains the text. Fails if there is none."""
+        found = [problem for problem in self.problems if text in problem]
+        assert found, self.problems
+        self.problems.remove(found[0])
+
     async def go(self, url: str) -> None:
         """Open a URL."""
         async with self.loading():
@@ -210,19 +224,24 @@ class Page:
 
     async def url(self) -> str:
         """Return the URL of the page."""
-        return cast(str, await self.evaluate("location.href"))
+        return cast("str", await self.evaluate("location.href"))
 
     async def text(self) -> str:
         """Return the text that is to be seen."""
-        return cast(str, await self.evaluate("document.body.innerText"))
+        return cast("str", await self.evaluate("document.body.innerText"))
 
-    async def elements(self) -> list[Element]:
-        """Return what assistive technology gets to know of the page."""
-        tree = await self.send("Accessibility.getFullAXTree")
+    async def source(self) -> str:
+        """Return the HTML of the page."""
+        return cast("str", await self.evaluate("document.documentElement.outerHTML"))
+
+    async def elements(self, frame: str = "") -> list[Element]:
+        """Return what assistive technology gets to know of the page, or of a frame in it."""
+        tree = await self.send("Accessibility.getFullAXTree", **({"frameId": frame} if frame else {}))
         return [
             Element(
                 node["role"]["value"],
                 node.get("name", {}).get("value", ""),
+                node.get("description", {}).get("value", ""),
                 node.get("backendDOMNodeId", 0),
                 {item["name"]: item["value"].get("value") for item in node.get("properties", ())},
             )
@@ -233,6 +252,12 @@ class Page:
     async def names(self, role: str) -> list[str]:
         """Return the names of the elements of a role."""
         return [element.name for element in await self.elements() if element.role == role]
+
+    async def frame_headings(self) -> list[str]:
+        """Return the headings in the only frame of the page."""
+        (frame,) = (await self.send("Page.getFrameTree"))["frameTree"]["childFrames"]
+        elements = await self.elements(frame["frame"]["id"])
+        return [element.name for element in elements if element.role == "heading"]
 
     async def find(self, role: str, name: str) -> Element:
         """Return the only element of this role whose name begins so."""
@@ -265,10 +290,15 @@ class Page:
         async with self.loading():
             await self.click(role, name)
 
-    async def press(self, key: str) -> None:
+    async def press(self, key: str, shift: bool = False) -> None:
         """Press and release a key of KEYS."""
         code, text = KEYS[key]
-        same = {"code": key, "key": text if key == "Space" else key, "windowsVirtualKeyCode": code}
+        same = {
+            "code": key,
+            "key": text if key == "Space" else key,
+            "windowsVirtualKeyCode": code,
+            "modifiers": SHIFT if shift else 0,
+        }
         await self.send("Input.dispatchKeyEvent", type="keyDown", text=text, **same)
         await self.send("Input.dispatchKeyEvent", type="keyUp", **same)
 
