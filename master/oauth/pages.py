@@ -98,7 +98,7 @@ def _hidden(fields: Mapping[str, str]) -> str:
 
 
 def _error(text: str) -> str:
-    return f'<p class="error" role="alert" id="error">{escape(text)}</p>\n' if text else ""
+    return f'<p class="error" id="error" role="alert">{escape(text)}</p>\n' if text else ""
 
 
 def login(action: str, then: str, csrf: str, reason: str = "") -> str:

@@ -37,6 +37,8 @@ FLAGS = (
     "--disable-component-update",
     "--disable-dev-shm-usage",
     "--disable-gpu",
+    "--disable-site-isolation-trials",  # Frames of other origins belong to their page.
+    "--disable-features=IsolateOrigins,site-per-process",
     "--disable-sync",
     "--remote-debugging-port=0",
 )
