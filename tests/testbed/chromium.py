@@ -32,7 +32,7 @@ FLAGS = (
     "--no-sandbox",  # Chromium's sandbox rejects root.
     "--no-first-run",
     "--no-proxy-server",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.*",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.*, EXCLUDE ::1",
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-dev-shm-usage",
