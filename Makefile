@@ -33,7 +33,7 @@ lab-down: install ## stop the lab and remove everything that it created
 
 .PHONY: test
 test: install ## run every tier of tests that this machine can run (WORKERS=number of test processes)
-	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(addprefix tests/,$(TIERS)) tests/vm tests/conformance
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(addprefix tests/,$(TIERS)) tests/vm tests/conformance tests/browser
 
 QUICK := tests/unit tests/golden tests/contract/store/test_store.py tests/contract/reconcile tests/contract/nameserver
 .PHONY: quick
@@ -68,6 +68,17 @@ $(KERNEL):
 	apt-get -qq -o APT::Sandbox::User=root download \
 		$$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image/ {print $$2}'); \
 	dpkg-deb -x linux-image-*.deb ../unpacked; cd ..; rm -r archives; mv unpacked/lib unpacked/boot .; rm -r unpacked
+
+CHROMIUM := /usr/bin/chromium
+
+.PHONY: browser
+browser: install $(CHROMIUM) ## test logins in Chromium, which it installs once (a minute)
+	@$(BIN)/pytest -v tests/browser
+
+$(CHROMIUM):
+	@echo "installing chromium, once"
+	@export DEBIAN_FRONTEND=noninteractive; apt-get -qq update; \
+	apt-get -qq install -y --no-install-recommends chromium >/dev/null
 
 .PHONY: check
 check: install ## check format, lint, types, import layers and generated documents

@@ -16,20 +16,55 @@ from master.resources.oauth import USER_FULL, USER_SCOPES, parse_role_scope
 STYLE_PATH = "/oauth/style.css"
 
 STYLE = """\
-:root { color-scheme: light dark; }
-body { font: 1rem/1.5 system-ui, sans-serif; margin: 0; background: Canvas; color: CanvasText; }
-main { max-width: 26rem; margin: 10vh auto; padding: 0 1.5rem; }
-main.wide { max-width: 50rem; }
-h1 { font-size: 1.5rem; font-weight: 600; }
-label { display: block; margin: 1rem 0 .25rem; }
-input[type=text], input[type=password] { width: 100%; box-sizing: border-box; font: inherit; padding: .5rem; }
-button, a.button { font: inherit; margin: 1.25rem .5rem 0 0; padding: .5rem 1.25rem; cursor: pointer; }
-ul { padding-left: 1.25rem; }
-.error { border-left: .25rem solid #c9190b; padding: .25rem .75rem; }
-.scope { display: flex; gap: .5rem; align-items: baseline; margin: .5rem 0; }
+:root {
+  color-scheme: light dark;
+  --text: #1c2126; --muted: #545c66; --page: #f3f5f7; --panel: #ffffff; --line: #7b848e; --rule: #d5dae0;
+  --accent: #0a58a6; --accent-strong: #08457f; --on-accent: #ffffff; --danger: #a81d16; --danger-panel: #fdeceb;
+}
+@media (prefers-color-scheme: dark) {
+  :root {
+    --text: #e8ebee; --muted: #a9b2bc; --page: #14181c; --panel: #1f252b; --line: #8a949f; --rule: #39424b;
+    --accent: #82b8f2; --accent-strong: #a9cff8; --on-accent: #0d1a28; --danger: #ff9d94; --danger-panel: #3a1f1e;
+  }
+}
+* { box-sizing: border-box; }
+body { font: 1rem/1.5 system-ui, sans-serif; margin: 0; background: var(--page); color: var(--text); }
+main { width: min(26rem, 100% - 1rem); margin: clamp(.5rem, 10vh, 6rem) auto .5rem; padding: clamp(1rem, 6vw, 2rem);
+  background: var(--panel); border: 1px solid var(--rule); border-radius: .5rem; overflow-wrap: anywhere; }
+main.wide { width: min(60rem, 100% - 1rem); }
+h1 { font-size: 1.5rem; line-height: 1.25; margin: 0 0 1rem; }
+h2 { font-size: 1.0625rem; margin: 1.5rem 0 .5rem; }
+p { margin: 1rem 0; }
+main > :last-child { margin-bottom: 0; }
+a { color: var(--accent); text-underline-offset: .15em; }
+a:hover { color: var(--accent-strong); }
+:focus-visible { outline: .1875rem solid var(--accent); outline-offset: .125rem; }
+label { display: block; margin: 1rem 0 .25rem; font-weight: 600; }
+input[type=text], input[type=password] { display: block; width: 100%; font: inherit; padding: .5rem .75rem;
+  color: inherit; background: var(--panel); border: 1px solid var(--line); border-radius: .25rem; }
+input[type=checkbox] { width: 1.25rem; height: 1.25rem; margin: .125rem 0 0; flex: none; accent-color: var(--accent); }
+button { font: inherit; font-weight: 600; margin: 1.25rem .5rem 0 0; padding: .5rem 1.25rem; cursor: pointer;
+  color: var(--on-accent); background: var(--accent); border: 1px solid var(--accent); border-radius: .25rem; }
+button:hover { background: var(--accent-strong); border-color: var(--accent-strong); }
+button.secondary { color: var(--accent); background: none; }
+button.secondary:hover { color: var(--accent-strong); border-color: var(--accent-strong); }
+ul { margin: 0; padding-left: 1.25rem; }
+ul.choices { list-style: none; padding: 0; }
+ul.choices a { display: block; margin: .75rem 0 0; padding: .625rem 1rem; font-weight: 600;
+  border: 1px solid var(--line); border-radius: .25rem; text-decoration: none; }
+ul.choices a:hover { border-color: var(--accent-strong); text-decoration: underline; }
+.error { padding: .5rem .75rem; color: var(--danger); background: var(--danger-panel);
+  border-left: .25rem solid var(--danger); border-radius: .25rem; }
+fieldset { margin: 1rem 0; padding: 0; border: 0; min-width: 0; }
+legend { padding: 0; font-weight: 600; }
+.scope { display: flex; gap: .75rem; align-items: flex-start; margin: .75rem 0; }
 .scope label { margin: 0; }
-.warning { color: #c9190b; }
-pre { overflow-x: auto; padding: .75rem; border: 1px solid GrayText; }
+.scope span { display: block; font-weight: 400; }
+.description { color: var(--muted); }
+.warning { color: var(--danger); }
+pre, code { font: .875rem/1.5 ui-monospace, monospace; }
+pre { margin: 0; padding: .75rem; white-space: pre-wrap; word-break: break-all;
+  background: var(--page); border: 1px solid var(--rule); border-radius: .25rem; }
 """
 
 REASONS: Mapping[str, str] = {
@@ -44,7 +79,7 @@ REASONS: Mapping[str, str] = {
 """Code in the parameter `reason` → the text on the login page."""
 
 
-WIDE = ' class="wide"'
+WIDE, DESCRIBED_BY_ERROR = ' class="wide"', ' aria-describedby="error"'
 
 
 def _page(title: str, body: str, *, wide: bool = False) -> str:
@@ -63,19 +98,20 @@ def _hidden(fields: Mapping[str, str]) -> str:
 
 
 def _error(text: str) -> str:
-    return f'<p class="error" role="alert">{escape(text)}</p>\n' if text else ""
+    return f'<p class="error" id="error" role="alert">{escape(text)}</p>\n' if text else ""
 
 
 def login(action: str, then: str, csrf: str, reason: str = "") -> str:
-    """Return the page with the fields for name and password."""
+    """Return the page with the fields for name and password. The field with the focus is described by the error."""
+    error_text = REASONS.get(reason, "")
     return _page(
         "Log in",
-        f"{_error(REASONS.get(reason, ''))}"
+        f"{_error(error_text)}"
         f'<form method="post" action="{escape(action)}" id="co-login-form">\n'
         f"{_hidden({'then': then, 'csrf': csrf})}"
         '<label for="inputUsername">Username</label>\n'
         '<input type="text" id="inputUsername" name="username" autocomplete="username" autocapitalize="off" '
-        'spellcheck="false" required autofocus>\n'
+        f'spellcheck="false"{DESCRIBED_BY_ERROR if error_text else ""} required autofocus>\n'
         '<label for="inputPassword">Password</label>\n'
         '<input type="password" id="inputPassword" name="password" autocomplete="current-password" required>\n'
         '<button type="submit" id="co-login-button">Log in</button>\n</form>\n',
@@ -85,7 +121,7 @@ def login(action: str, then: str, csrf: str, reason: str = "") -> str:
 def provider_selection(links: Iterable[tuple[str, str]]) -> str:
     """Return the page with a link for each identity provider: (name, URL)."""
     items = "".join(f'<li><a href="{escape(url)}">{escape(name)}</a></li>\n' for name, url in links)
-    return _page("Log in with", f'<nav aria-label="Identity providers">\n<ul>\n{items}</ul>\n</nav>\n')
+    return _page("Log in with", f'<nav aria-label="Identity providers">\n<ul class="choices">\n{items}</ul>\n</nav>\n')
 
 
 def scope_description(scope: str) -> tuple[str, str]:
@@ -112,11 +148,11 @@ def grant(
     items = []
     for number, scope in enumerate(scopes):
         description, warning = scope_description(scope)
-        warning_text = f'<br><span class="warning">{escape(warning)}</span>' if warning else ""
+        warning_text = f'<span class="warning">{escape(warning)}</span>' if warning else ""
         items.append(
             f'<div class="scope"><input type="checkbox" id="scope-{number}" name="scope" value="{escape(scope)}" '
-            f'checked>\n<label for="scope-{number}">{escape(scope)}<br>{escape(description)}{warning_text}'
-            "</label></div>\n"
+            f'checked>\n<label for="scope-{number}">{escape(scope)}'
+            f'<span class="description">{escape(description)}</span>{warning_text}</label></div>\n'
         )
     existing = "".join(f"<li>{escape(scope)}</li>\n" for scope in granted)
     existing_access = f"<h2>Existing access</h2>\n<ul>\n{existing}</ul>\n" if granted else ""
@@ -129,7 +165,7 @@ def grant(
         f"<fieldset>\n<legend>Requested permissions</legend>\n{''.join(items)}</fieldset>\n"
         f"<p>You will be redirected to {escape(f'{target.scheme}://{target.netloc}{target.path}')}</p>\n"
         '<button type="submit" name="approve" value="Allow selected permissions">Allow selected permissions</button>\n'
-        '<button type="submit" name="deny" value="Deny">Deny</button>\n</form>\n',
+        '<button type="submit" name="deny" value="Deny" class="secondary">Deny</button>\n</form>\n',
     )
 
 
@@ -137,6 +173,7 @@ def display_button(code: str, csrf: str) -> str:
     """Return the page with the button that shows a token. To get the page redeems nothing."""
     return _page(
         "Display token",
+        "<p>You are logged in. Whoever has the token can do everything that you can do until it expires.</p>\n"
         f'<form method="post">\n{_hidden({"code": code, "csrf": csrf})}'
         '<button type="submit">Display token</button>\n</form>\n',
     )

@@ -122,8 +122,14 @@ def with_fragment(uri: str, parameters: Mapping[str, str]) -> str:
 
 
 def origin(uri: str) -> str:
-    """Return the origin of a URI for a Content-Security-Policy; empty if it has none."""
+    """Return the source of a Content-Security-Policy that matches a URI; empty if there is none.
+
+    It is the origin of the URI. A source cannot name an IPv6 address, nor the host in a scheme of one program, whose
+    name has a dot (RFC 8252, 7.1): these match by their scheme.
+    """
     parts = _split(uri)
-    if parts is None or parts.hostname is None or not re.fullmatch(r"[A-Za-z0-9.:\[\]-]+", parts.netloc):
+    if parts is None:
         return ""
-    return f"{parts.scheme}://{parts.netloc}"
+    if "." in parts.scheme or (parts.scheme in ("http", "https") and parts.netloc.startswith("[")):
+        return f"{parts.scheme}:"
+    return f"{parts.scheme}://{parts.netloc}" if re.fullmatch(r"[A-Za-z0-9.:-]+", parts.netloc) else ""

@@ -410,7 +410,7 @@ class OAuthServer:
         """Ask the user which scopes the client gets."""
         user = await self._browser_user(request)
         if user is None:
-            return _redirect(with_query(LOGIN_PATH, {"then": _target(request)}))
+            return _redirect(_authorization(request))
         authorize_request = self._grant_request(request)
         client, granted = authorize_request.client, self._tokens.granted_scopes(user, authorize_request.client)
         csrf = request.csrf_token() or new_csrf_token()
@@ -432,13 +432,11 @@ class OAuthServer:
         """Grant the chosen scopes, and go on with the authorization; or report to the client that the user denies."""
         user = await self._browser_user(request)
         if user is None:
-            return _redirect(with_query(LOGIN_PATH, {"then": request.parameters.get("then", "")}))
+            return _redirect(_authorization(request))
         request.require_csrf_token()
         if request.parameters.get("user_name") != user.metadata.name:
             raise PageError("user_mismatch", "User did not match.")
-        then = server_relative(request.parameters.get("then", ""))
-        if then.partition("?")[0] != AUTHORIZE_PATH:
-            raise PageError("invalid_request", "The request is invalid.")
+        then = _authorization(request)
         authorize_request = self._grant_request(request)
         # A form without a ticked scope must not become a request for the default one.
         if "approve" not in request.parameters or not request.parameters.get("scope"):
@@ -589,7 +587,6 @@ class OAuthServer:
         response = _redirect(then)
         meta = user.metadata
         _set_cookie(response, SESSION_COOKIE, self._sealer.seal(meta.name, meta.uid, self._clock()))
-        _set_cookie(response, CSRF_COOKIE, new_csrf_token())
         return response
 
     async def _logout(self, request: OAuthRequest) -> web.Response:
@@ -812,6 +809,17 @@ def _callback_state(state: str) -> dict[str, str]:
 def _target(request: OAuthRequest) -> str:
     """Return path and query of a request, to come back to it. The parameters of a POST become a query."""
     return with_query(request.http.path, {k: v for k, v in request.parameters.items() if k != "idp"})
+
+
+def _authorization(request: OAuthRequest) -> str:
+    """Return the authorization that a grant page belongs to. Raises PageError.
+
+    Without a session, it leads to the login and then back to the page.
+    """
+    then = server_relative(request.parameters.get("then", ""))
+    if then.partition("?")[0] != AUTHORIZE_PATH:
+        raise PageError("invalid_request", "The request is invalid.")
+    return then
 
 
 def _with_state(parameters: dict[str, str], requested: Mapping[str, str]) -> dict[str, str]:

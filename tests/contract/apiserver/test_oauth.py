@@ -221,6 +221,14 @@ async def test_session_serves_one_authorization(browser: OAuthSession) -> None:
     assert (await browser.get(requested)).location.startswith("/login")
 
 
+async def test_login_in_one_tab_leaves_the_form_of_another_valid(browser: OAuthSession) -> None:
+    login_path = (await browser.get((await browser.get("/oauth/token/request")).location)).location
+    first, second = await browser.get(login_path), await browser.get(login_path)
+    for page, user in ((first, "alice"), (second, "bob")):
+        form = {"then": page.hidden("then"), "csrf": page.hidden("csrf"), "username": user, "password": PASSWORDS[user]}
+        assert (await browser.post(login_path, form)).location == page.hidden("then")
+
+
 async def test_form_of_another_site_is_rejected(browser: OAuthSession) -> None:
     form = {"then": "/oauth/authorize", "username": "alice", "password": PASSWORDS["alice"]}
     for csrf in ("", "x" * 43):
@@ -308,6 +316,52 @@ async def test_user_grants_some_of_the_requested_scopes(
     status, forbidden = await get(server, token, "/api/v1/namespaces")
     assert status == 403
     assert forbidden["message"].endswith("scopes [user:info] prevent this action")
+
+
+@pytest.mark.parametrize(
+    ("redirect_uri", "source"),
+    [
+        ("http://127.0.0.1:34567/callback", "http://127.0.0.1:34567"),
+        ("http://[::1]:34567/callback", "http:"),
+        ("com.example.app:/back", "com.example.app:"),
+        ("javascript:alert(1)", ""),
+    ],
+)
+async def test_login_form_may_redirect_to_the_client_only(
+    admin: aiohttp.ClientSession, browser: OAuthSession, redirect_uri: str, source: str
+) -> None:
+    """A Content-Security-Policy can name neither an IPv6 address nor a host in a scheme of one program."""
+    async with admin.get(f"{OAUTH}/oauthclients/program") as response:
+        if response.status == 404:
+            registered = [
+                "http://127.0.0.1/callback",
+                "http://[::1]/callback",
+                "com.example.app:/back",
+                "javascript:alert(1)",
+            ]
+            await make_client(admin, "program", redirectURIs=registered, secret="x" * 43)
+    demanded = await browser.authorize(client_id="program", response_type="code", redirect_uri=redirect_uri)
+    policy = (await browser.get(demanded.location)).headers["Content-Security-Policy"]
+    assert policy.partition("form-action ")[2] == f"'self' {source}".strip()
+
+
+async def test_grant_after_the_session_leads_to_the_login_and_back(
+    admin: aiohttp.ClientSession, browser: OAuthSession
+) -> None:
+    await make_client(admin, "slow", redirectURIs=["https://app.example/back"], secret="x" * 43)
+    demanded = await browser.authorize(client_id="slow", response_type="code", scope="user:info")
+    asked = await browser.get((await browser.log_in(demanded.location, "carol", PASSWORDS["carol"])).location)
+    grant_page = await browser.get(asked.location)
+    form = {name: grant_page.hidden(name) for name in ("then", "csrf", "client_id", "user_name", "redirect_uri")}
+    await browser.post("/logout", {})
+    for answer in (
+        await browser.get(asked.location),
+        await browser.post(asked.location, {**form, "approve": "yes", "scope": "user:info"}),
+    ):
+        assert answer.location == form["then"]
+        assert (await browser.get(answer.location)).location.startswith("/login?then=")
+    elsewhere = {**form, "then": "/logout"}
+    assert (await browser.post(asked.location, {**elsewhere, "approve": "yes", "scope": "user:info"})).status == 400
 
 
 @pytest.mark.parametrize(
