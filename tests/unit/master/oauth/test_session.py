@@ -50,7 +50,9 @@ def test_text_is_no_session(cookie: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "cookie", ["", "A", "AAAA", COOKIE[:-4], f"{COOKIE}AAAA", "A" * (MAX_COOKIE_LENGTH + 4), "\udc80"]
+    "cookie",
+    ["", "A", "AAAA", COOKIE[:-4], f"{COOKIE}AAAA", "A" * (MAX_COOKIE_LENGTH + 4), "\udc80"],
+    ids=["empty", "one letter", "too short", "cut", "longer", "too long", "no text"],
 )
 def test_malformed_cookie_is_no_session(cookie: str) -> None:
     assert SEALER.open(cookie, NOW) is None
