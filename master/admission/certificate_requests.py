@@ -11,7 +11,7 @@ from api.core.certificates import CLIENT_SIGNER, CertificateSigningRequest, csr_
 from api.pki import keys
 from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
-from master.auth.attributes import SYSTEM_MASTERS, Attributes, User
+from master.auth.attributes import SYSTEM_CLUSTER_ADMINS, SYSTEM_MASTERS, Attributes, User
 from master.auth.certificate_signing import ADDRESS_EXTRA, NODE_SIGNERS, normalize_address
 from master.auth.rbac import Requester
 from master.resources.certificate_requests import CERTIFICATE_SIGNING_REQUESTS as KIND
@@ -47,8 +47,9 @@ class CertificateRequests(AdmissionPlugin):
 def check_csr_create(csr: CertificateSigningRequest, user: User) -> None:
     """Require that the user may request this certificate. Raises Forbidden."""
     signer, subject = csr.spec.signer_name, keys.parse_request(csr.spec.request).subject
-    if signer == CLIENT_SIGNER and SYSTEM_MASTERS in subject.groups:
-        reason = f"use of {CLIENT_SIGNER} signer with {SYSTEM_MASTERS} group is not allowed"
+    administrators = {SYSTEM_MASTERS, SYSTEM_CLUSTER_ADMINS} & set(subject.groups)
+    if signer == CLIENT_SIGNER and administrators:
+        reason = f"use of {CLIENT_SIGNER} signer with {min(administrators)} group is not allowed"
         raise errors.forbidden(KIND, csr.metadata.name, reason)
     if user.node and SYSTEM_MASTERS not in user.groups and signer in NODE_SIGNERS and subject.user != user.name:
         raise errors.forbidden(KIND, csr.metadata.name, f"can only create a node CSR with CN={user.name}")

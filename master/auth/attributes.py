@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from master.resources.rbac import SERVICE_ACCOUNT_PREFIX
 
 SYSTEM_MASTERS = "system:masters"
+SYSTEM_CLUSTER_ADMINS = "system:cluster-admins"
+"""The group that the default bindings give the role cluster-admin."""
 
 KUBELET_CLIENT_USER = "kube-apiserver-kubelet-client"
 """The user that the master is for kubelets. The API server rejects a client with this certificate."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from api.core.certificates import CLIENT_SIGNER, KUBELET_CLIENT_SIGNER, KUBELET_SERVING_SIGNER
 from api.meta.selectors import LabelSelector
 from api.meta.types import ObjectMeta
-from master.auth.attributes import KUBELET_CLIENT_USER
+from master.auth.attributes import KUBELET_CLIENT_USER, SYSTEM_CLUSTER_ADMINS
 from master.auth.bootstrap_sccs import BOOTSTRAP_SCCS
 from master.resources.legacy_rbac import AUTHORIZATION_GROUP
 from master.resources.rbac import (
@@ -358,7 +358,7 @@ _AUTHENTICATED, _UNAUTHENTICATED = "Group system:authenticated", "Group system:u
 _OAUTH_AUTHENTICATED = "Group system:authenticated:oauth"
 _BINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "cluster-admin": ("cluster-admin", ("Group system:masters",)),
-    "cluster-admins": ("cluster-admin", ("Group system:cluster-admins", "User system:admin")),
+    "cluster-admins": ("cluster-admin", (f"Group {SYSTEM_CLUSTER_ADMINS}", "User system:admin")),
     "cluster-readers": ("cluster-reader", ("Group system:cluster-readers",)),
     "cluster-status-binding": ("cluster-status", (_AUTHENTICATED,)),
     "system:discovery": ("system:discovery", (_AUTHENTICATED,)),

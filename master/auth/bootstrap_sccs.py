@@ -11,6 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from api.meta.types import ObjectMeta
+from master.auth.attributes import SYSTEM_CLUSTER_ADMINS, SYSTEM_MASTERS, SYSTEM_NODES
 from master.resources.security_context_constraints import (
     ANY,
     MUST_RUN_AS,
@@ -66,7 +67,7 @@ _ANYUID = _scc(
     RUN_AS_ANY,
     priority=10,
     required_drop_capabilities=("MKNOD",),
-    groups=("system:cluster-admins",),
+    groups=(SYSTEM_CLUSTER_ADMINS,),
 )
 _RESTRICTED = _scc(
     "restricted",
@@ -129,7 +130,7 @@ _PRIVILEGED = _scc(
     volumes=(ANY,),
     allowed_unsafe_sysctls=(ANY,),
     users=("system:admin", "system:serviceaccount:openshift-infra:build-controller"),
-    groups=("system:cluster-admins", "system:nodes", "system:masters"),
+    groups=(SYSTEM_CLUSTER_ADMINS, SYSTEM_NODES, SYSTEM_MASTERS),
 )
 
 BOOTSTRAP_SCCS = (

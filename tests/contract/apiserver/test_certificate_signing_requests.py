@@ -103,9 +103,10 @@ async def test_invalid_signing_request_is_rejected_field_by_field(api_client: Un
         )
         assert (actual["code"], "spec.request" in actual["message"]) == (422, True)
     await api_client.create(PATH, name="rsa", spec=csr_spec(request=encoded(rsa_request(2048))))
-    group = base64.b64encode(keys.create_request(keys.generate_key(), Subject("eve", ("system:masters",)))).decode()
-    actual = await api_client.request("POST", PATH, {"metadata": {"name": "x"}, "spec": csr_spec(request=group)})
-    assert (actual["code"], "system:masters group is not allowed" in actual["message"]) == (403, True)
+    for group in ("system:masters", "system:cluster-admins"):
+        wanted = base64.b64encode(keys.create_request(keys.generate_key(), Subject("eve", (group,)))).decode()
+        actual = await api_client.request("POST", PATH, {"metadata": {"name": "x"}, "spec": csr_spec(request=wanted)})
+        assert (actual["code"], f"{group} group is not allowed" in actual["message"]) == (403, True)
 
 
 async def test_signing_request_spec_is_immutable_and_each_subresource_writes_its_part(
