@@ -61,7 +61,7 @@ def openable(*paths: str) -> str:
 
 def at_any_root(command: str) -> str:
     """Return the command for a path of the node, wherever a pod may see the node's files."""
-    return f"for root in '' /proc/1/root /proc/*/root /host; do {command} && exit 0; done; exit 1"
+    return f"for root in '' /host /proc/1/root /proc/*/root; do {command} && exit 0; done; exit 1"
 
 
 SYSTEM_CALLS = {
@@ -113,8 +113,8 @@ ATTEMPTS = {
     "processes of the node": "ps | grep -q [d]ockerd",
     "file of the node": at_any_root("grep -q secret $root$MARKER"),
     "file of the node by a link": at_any_root("ln -sfn $root$MARKER /data/link && grep -q secret /data/link"),
-    "Docker": at_any_root("curl -sf --unix-socket $root$DOCKER http://docker/version"),
-    "network of the node": at_any_root("curl -s -m 2 --unix-socket $root$SDN http://sdn/STATUS"),
+    "Docker": at_any_root("test -e $root$DOCKER && curl -sf --unix-socket $root$DOCKER http://docker/version"),
+    "network of the node": at_any_root("test -e $root$SDN && curl -s -m 2 --unix-socket $root$SDN http://sdn/STATUS"),
     **{name: reaches_kernel(SYSCALL, *call) for name, call in SYSTEM_CALLS.items()},
 }
 
