@@ -99,6 +99,10 @@ class OAuthSession:
         self._http = http
         self.url = url
 
+    def cookies(self) -> dict[str, str]:
+        """Return the values of the cookies by their names."""
+        return {cookie.key: cookie.value for cookie in self._http.cookie_jar}
+
     async def send(self, method: str, target: str, **options: Any) -> Answer:
         """Send a request and return the response. `target` is a path or a URL of this server."""
         path = target.removeprefix(self.url)

@@ -50,7 +50,7 @@ def test_expired_tokens_are_deleted() -> None:
     def meta(name: str, created: str = "2026-01-01T00:00:00Z") -> ObjectMeta:
         return ObjectMeta(name=name, creation_timestamp=created)
 
-    tokens = [
+    tokens: list[OAuthAccessToken | OAuthAuthorizeToken] = [
         OAuthAccessToken(metadata=meta("expired"), expires_in=3600),
         OAuthAccessToken(metadata=meta("valid"), expires_in=3601),
         OAuthAccessToken(metadata=meta("forever"), expires_in=0),

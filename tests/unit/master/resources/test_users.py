@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from api.meta.types import ObjectMeta
 from api.validation.registry import check, check_update, default
 from master.auth.identity_providers.provider import escape_provider_user_name, unescape_provider_user_name
+from master.resources.resource import AnyResource
 from master.resources.users import (
     GROUPS,
     IDENTITIES,
@@ -76,8 +77,9 @@ def test_accounts_of_one_provider_have_different_names(first: str, second: str) 
 
 def errors_of(obj: Identity | User | Group) -> list[str]:
     """Return the paths of the errors of an object with its defaults."""
-    rules = {"Identity": IDENTITIES, "User": USERS, "Group": GROUPS}[obj.KIND].rules
-    return [error.path for error in check(default(obj, rules), rules)]  # type: ignore[arg-type,type-var]
+    resources: dict[str, AnyResource] = {"Identity": IDENTITIES, "User": USERS, "Group": GROUPS}
+    rules = resources[obj.KIND].rules
+    return [error.path for error in check(default(obj, rules), rules)]
 
 
 def identity(provider: str, user_name: str, name: str = "") -> Identity:
