@@ -181,8 +181,7 @@ class Page:
                 self._loaded.set()
             case "Page.frameNavigated" if parameters["type"] == "BackForwardCacheRestore":
                 self._loaded.set()
-            case "Log.entryAdded":
-                entry = parameters["entry"]
+            case "Log.entryAdded" if (entry := parameters["entry"])["level"] in ("error", "warning"):
                 self.problems.append(f"{entry['source']}: {entry['text']}")
             case "Audits.issueAdded" | "Runtime.consoleAPICalled" | "Runtime.exceptionThrown":
                 self.problems.append(f"{event}: {parameters}")
