@@ -25,6 +25,7 @@ from tests.testbed.apiserver.oauth import (
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.users import user_session
 from tests.testbed.chromium import Browser, Page, browser_context, missing, running_chromium
+from tests.testbed.namespaces import only_loopback
 
 WHY_NOT = missing()
 pytestmark = pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
@@ -63,6 +64,13 @@ UNREADABLE = """
 })()
 """
 """Texts of too little contrast, and the width of a page that has to be scrolled sideways (WCAG 2.2, 1.4.3, 1.4.10)."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def network() -> Iterator[None]:
+    """A network that nothing else changes: Chromium drops its connections at each change."""
+    with only_loopback():
+        yield
 
 
 @pytest.fixture(scope="module")

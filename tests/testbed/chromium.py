@@ -32,7 +32,6 @@ FLAGS = (
     "--no-sandbox",  # Chromium's sandbox rejects root.
     "--no-first-run",
     "--no-proxy-server",
-    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.*, EXCLUDE ::1",
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-dev-shm-usage",
@@ -264,7 +263,7 @@ class Page:
         """Return the only element of this role whose name begins so."""
         elements = await self.elements()
         found = [element for element in elements if element.role == role and element.name.startswith(name)]
-        assert len(found) == 1, [(element.role, element.name) for element in elements]
+        assert len(found) == 1, (self.problems, [(element.role, element.name) for element in elements])
         return found[0]
 
     async def focused(self) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,3 +27,17 @@ def inside(namespace: str) -> Iterator[None]:
         _LIBC.setns(own, NEW_NETWORK)
         os.close(own)
         os.close(other)
+
+
+@contextlib.contextmanager
+def only_loopback() -> Iterator[None]:
+    """Run the block in a new network namespace with loopback only: what it starts reaches nothing else."""
+    own = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    try:
+        if _LIBC.unshare(NEW_NETWORK):
+            raise OSError(ctypes.get_errno(), "cannot create a network namespace")
+        subprocess.run(("ip", "link", "set", "lo", "up"), check=True)
+        yield
+    finally:
+        _LIBC.setns(own, NEW_NETWORK)
+        os.close(own)
