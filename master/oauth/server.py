@@ -14,9 +14,7 @@ import binascii
 import logging
 import time
 import urllib.parse
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +46,7 @@ from master.oauth.errors import OAuthError, RedirectError
 from master.oauth.identity_mapper import AUTHENTICATION_ERROR, CLAIM_ERROR, MappingError, map_login, sync_groups
 from master.oauth.redirect_uris import match_redirect_uri, origin, server_relative, with_fragment, with_query
 from master.oauth.session import CSRF_COOKIE, SESSION_COOKIE, SessionSealer, is_same_csrf_token, new_csrf_token
-from master.oauth.throttle import PasswordThrottle, client_network
+from master.oauth.throttle import PasswordThrottle, PendingLogins
 from master.oauth.tokens import TokenIssuer
 from master.registry.creation import ObjectCreation
 from master.registry.users import identity_key, user_key
@@ -65,9 +63,6 @@ INFO_PATH, REQUEST_PATH = "/oauth/info", "/oauth/token/request"
 LOGIN_PATH, LOGOUT_PATH, CALLBACK_PATH = "/login", "/logout", "/oauth2callback"
 
 MAX_FORM_BYTES, FORM_SECONDS = 64 << 10, 30.0
-MAX_WAITING_LOGINS, MAX_WAITING_LOGINS_OF_CLIENT = 200, 50
-"""Password checks that run or wait, and those of one client address. Each holds a connection and little memory."""
-
 MAX_RECORDED_NAME = 256
 """Characters of a user name in the audit log and in the throttle."""
 
@@ -182,7 +177,7 @@ class OAuthServer:
         self._clients = ClientRegistry(storage)
         self._tokens = TokenIssuer(storage, creation, clock, service_account_of)
         self._throttle = PasswordThrottle()
-        self._waiting_logins: Counter[str] = Counter()
+        self._pending_logins = PendingLogins()
         self._handlers: Mapping[str, Mapping[str, Handler]] = {
             DISCOVERY_PATH: {"GET": self._discover},
             AUTHORIZE_PATH: {"GET": self._authorize, "POST": self._authorize},
@@ -626,9 +621,13 @@ class OAuthServer:
         name = username[:MAX_RECORDED_NAME]
         request.annotate(USERNAME_ANNOTATION, self._recorded_name(providers, name))
         request.annotate(DECISION_ANNOTATION, "error")
-        with self._waiting_login(request.address):
+        if not self._pending_logins.begin(request.address):
+            raise Busy
+        try:
             await asyncio.sleep(self._throttle.delay(name, request.address, time.monotonic()))
             found, failure = await _first_account(providers, username, password)
+        finally:
+            self._pending_logins.end(request.address)
         if found is None:
             self._throttle.failed(name, request.address, time.monotonic())
             if failure is not None:
@@ -638,23 +637,6 @@ class OAuthServer:
         user = await self._map(*found, request)
         self._throttle.succeeded(name)
         return user
-
-    @contextmanager
-    def _waiting_login(self, address: str) -> Iterator[None]:
-        """Count a password check while it waits and runs. Raises Busy.
-
-        A client that fails often waits long. It must not hold the places of others meanwhile.
-        """
-        client, waiting = client_network(address), self._waiting_logins
-        if waiting.total() >= MAX_WAITING_LOGINS or waiting[client] >= MAX_WAITING_LOGINS_OF_CLIENT:
-            raise Busy
-        waiting[client] += 1
-        try:
-            yield
-        finally:
-            waiting[client] -= 1
-            if not waiting[client]:
-                del waiting[client]
 
     def _recorded_name(self, providers: tuple[IdentityProvider, ...], name: str) -> str:
         """Return a user name for the audit log. A name that nobody has may be a password in the wrong field."""

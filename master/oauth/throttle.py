@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import unicodedata
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 FORGET_SECONDS = 900.0
@@ -24,6 +24,9 @@ MAX_ADDRESS_DELAY_SECONDS, MAX_USER_DELAY_SECONDS = 8.0, 2.0
 MAX_ENTRIES = 20_000
 """Users and addresses that are remembered. Beyond it, the oldest are forgotten."""
 
+
+MAX_PENDING_LOGINS, MAX_PENDING_LOGINS_OF_CLIENT = 200, 50
+"""Password checks that run or wait, and those of one client. Each holds a connection and little memory."""
 
 IPV6_PREFIX = 64
 """Bits of an IPv6 address that a client cannot choose."""
@@ -69,6 +72,31 @@ class PasswordThrottle:
     def _delay(self, key: _Key, free: int, longest: float, now: float) -> float:
         beyond = self._number(key, now) - free
         return 0.0 if beyond < 0 else min(FIRST_DELAY_SECONDS * 2.0 ** min(beyond, 10), longest)
+
+
+class PendingLogins:
+    """Counts the password checks that run or wait.
+
+    A client that fails often waits long. It must not hold the places of others meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._clients: Counter[str] = Counter()
+
+    def begin(self, address: str) -> bool:
+        """Count a password check. Return False if too many are pending."""
+        client = client_network(address)
+        if self._clients.total() >= MAX_PENDING_LOGINS or self._clients[client] >= MAX_PENDING_LOGINS_OF_CLIENT:
+            return False
+        self._clients[client] += 1
+        return True
+
+    def end(self, address: str) -> None:
+        """Count the end of a password check."""
+        client = client_network(address)
+        self._clients[client] -= 1
+        if not self._clients[client]:
+            del self._clients[client]
 
 
 def client_network(address: str) -> str:

@@ -79,7 +79,9 @@ async def fuzz(
     context = ssl.create_default_context(cadata=config.ca.decode())
     connection = RawConnection(str(url.hostname), url.port or 443, context)
     chance, seen, clients_of_codes = random.Random(seed), Counter[str](), {}
-    for _ in range(count):
+    for number in range(count):
+        if number % 20 == 0:
+            await connection.close()
         request = hostile_request(chance, Secrets(sessions, csrf, tuple(codes[-20:]), CLIENT_SECRET))
         async with asyncio.timeout(10):
             response = await connection.send(request)

@@ -97,6 +97,8 @@ Parameters = Sequence[tuple[str, str]]
 def _valid_requests(chance: random.Random, secrets: Secrets) -> Sequence[tuple[str, str, Parameters]]:
     """Return requests that succeed, or that fail at the last check: method, path and parameters."""
     code, csrf = chance.choice(secrets.codes), ("csrf", secrets.csrf)
+    # Each failed login is one of another person, because the next one of the same person would have to wait.
+    name = f"user-{chance.randrange(1 << 32)}"
     strict, back = ("client_id", "strict"), ("redirect_uri", "https://app.example/back")
     cli, challenge = ("client_id", "openshift-cli-client"), ("code_challenge", "c" * 43)
     redemption = (("grant_type", "authorization_code"), ("code", code), ("client_secret", secrets.client_secret))
@@ -126,7 +128,7 @@ def _valid_requests(chance: random.Random, secrets: Secrets) -> Sequence[tuple[s
         ("POST", "/oauth/token/display", (csrf, ("code", code))),
         ("GET", "/oauth/token/display", (("code", code),)),
         ("GET", "/login", (("then", "/oauth/authorize?client_id=strict"), ("reason", "busy"))),
-        ("POST", "/login", (csrf, ("then", "/oauth/authorize"), ("username", "alice"), ("password", "wrong"))),
+        ("POST", "/login", (csrf, ("then", "/oauth/authorize"), ("username", name), ("password", "wrong"))),
         ("POST", "/logout", (("then", "/x"),)),
         ("GET", "/oauth2callback/local", (("code", code), ("state", "Y3NyZj0"))),
         ("GET", "/oauth/info", (("code", code),)),
@@ -159,7 +161,7 @@ def _header(chance: random.Random, secrets: Secrets) -> tuple[str, str]:
     name = chance.choice(HEADERS)
     value = _value(chance)
     if name == "Authorization":
-        credentials = f"{chance.choice(('alice', value))}:{chance.choice(('', 'wrong', value))}"
+        credentials = f"{chance.choice((str(chance.random()), value))}:{chance.choice(('', 'wrong', value))}"
         encoded = base64.b64encode(credentials.encode("utf-8", "surrogatepass")).decode()
         value = chance.choice((f"Basic {encoded}", f"Bearer {value}", f"basic {encoded[:-1]}", "Basic", value))
     if name == "Cookie":
@@ -196,10 +198,14 @@ def location_of(response: bytes) -> str:
 
 
 class RawConnection:
-    """A TLS connection that sends requests as bytes. It connects again when the server closes it."""
+    """A TLS connection that sends requests as bytes. It connects again when the server closes it.
+
+    Each connection has another source, so the failed logins of one do not delay those of another.
+    """
 
     def __init__(self, address: str, port: int, context: ssl.SSLContext) -> None:
         self._address, self._port, self._context = address, port, context
+        self._sources = (f"127.{a}.{b}.{c}" for a in range(1, 255) for b in range(255) for c in range(1, 255))
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def send(self, request: bytes) -> bytes:
@@ -209,7 +215,10 @@ class RawConnection:
 
     async def _exchange(self, request: bytes) -> bytes:
         if self._streams is None:
-            self._streams = await asyncio.open_connection(self._address, self._port, ssl=self._context)
+            source = (next(self._sources), 0)
+            self._streams = await asyncio.open_connection(
+                self._address, self._port, ssl=self._context, local_addr=source
+            )
         reader, writer = self._streams
         try:
             writer.write(request)

@@ -12,8 +12,11 @@ from master.oauth.throttle import (
     FREE_ADDRESS_FAILURES,
     FREE_USER_FAILURES,
     MAX_ADDRESS_DELAY_SECONDS,
+    MAX_PENDING_LOGINS,
+    MAX_PENDING_LOGINS_OF_CLIENT,
     MAX_USER_DELAY_SECONDS,
     PasswordThrottle,
+    PendingLogins,
     client_network,
 )
 
@@ -62,6 +65,19 @@ def test_spellings_of_a_name_count_together(spelling: str) -> None:
     """LDAP servers compare names without case, and without spaces around them."""
     assert failed(50, address="").delay(spelling, "203.0.113.9", 1.0) == MAX_USER_DELAY_SECONDS
     assert failed(50, spelling, "").delay("alice", "203.0.113.9", 1.0) == MAX_USER_DELAY_SECONDS
+
+
+def test_one_client_cannot_hold_the_places_of_others() -> None:
+    pending = PendingLogins()
+    addresses = [f"2001:db8::{number:x}" for number in range(MAX_PENDING_LOGINS_OF_CLIENT)]
+    assert all(pending.begin(address) for address in addresses)
+    assert not pending.begin("2001:db8::ffff")
+    others = [f"198.51.100.{number}" for number in range(MAX_PENDING_LOGINS - len(addresses))]
+    assert all(pending.begin(address) for address in others)
+    assert not pending.begin("203.0.113.1")
+    for address in (*addresses, *others):
+        pending.end(address)
+    assert pending.begin("2001:db8::ffff")
 
 
 @pytest.mark.parametrize(
