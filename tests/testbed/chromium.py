@@ -109,7 +109,8 @@ class Browser:
     async def send(self, method: str, session: str = "", **parameters: Any) -> dict[str, Any]:
         """Send a command and return its result."""
         number = next(self._numbers)
-        result = self._results[number] = asyncio.get_running_loop().create_future()
+        result: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._results[number] = result
         await self._socket.send_json(
             {"id": number, "method": method, "params": parameters, **({"sessionId": session} if session else {})}
         )
