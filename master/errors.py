@@ -203,6 +203,8 @@ def _problem_message(problem: FieldError) -> str:
             return f"Duplicate value: {problem.bad_value}: {problem.detail}"
         case schema.NOT_SUPPORTED:
             return f"Unsupported value: {problem.bad_value}: {problem.detail}"
+        case schema.TOO_LONG:
+            return f"Too long: {problem.detail}"
         case schema.UNKNOWN:
             return f'unknown field "{problem.path}"{problem.detail}'
         case _:

@@ -16,6 +16,7 @@ INVALID = "FieldValueInvalid"
 DUPLICATE = "FieldValueDuplicate"
 NOT_SUPPORTED = "FieldValueNotSupported"
 FORBIDDEN = "FieldValueForbidden"
+TOO_LONG = "FieldValueTooLong"
 UNKNOWN = "UnknownField"
 
 MAX_UNKNOWN_FIELDS = 100

@@ -29,7 +29,7 @@ from api.core.events import (
     Event,
 )
 from api.meta import names
-from api.meta.schema import DUPLICATE, FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted
+from api.meta.schema import DUPLICATE, FORBIDDEN, MISSING, NOT_SUPPORTED, TOO_LONG, FieldError, quoted
 
 
 def check_config_map(config_map: ConfigMap) -> Iterator[FieldError]:
@@ -71,7 +71,7 @@ def _check_keys(path: str, data: Mapping[str, object]) -> Iterator[FieldError]:
 def _check_size(data: Mapping[str, bytes]) -> Iterator[FieldError]:
     size = sum(map(len, data.values()))
     if size > MAX_BYTES:
-        yield FieldError("data", f"{size} bytes", f"up to {MAX_BYTES} bytes are accepted", "FieldValueTooLong")
+        yield FieldError("data", f"{size} bytes", f"up to {MAX_BYTES} bytes are accepted", TOO_LONG)
 
 
 def _is_json(text: bytes) -> bool:

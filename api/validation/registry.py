@@ -22,7 +22,7 @@ from api.core.storage import (
     persistent_volume_defaults,
 )
 from api.meta import names
-from api.meta.schema import MISSING, UNKNOWN, FieldError, quoted, shape_errors, without_nulls
+from api.meta.schema import MISSING, TOO_LONG, UNKNOWN, FieldError, quoted, shape_errors, without_nulls
 from api.meta.types import O, Object, ObjectMeta
 from api.network.queries import NodeQuery
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
@@ -35,6 +35,10 @@ def _unchanged(obj: O) -> O:
 
 def _nothing(*_: Any) -> Iterator[Any]:
     return iter(())
+
+
+MAX_ANNOTATIONS_BYTES = 256 << 10
+"""Bytes of all annotations of an object, keys included, as in Kubernetes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +123,17 @@ def _check_metadata(meta: ObjectMeta, validate_name: Callable[[str], str]) -> It
             yield FieldError("metadata.labels", quoted(key), error)
         if error := names.label_value_error(value):
             yield FieldError("metadata.labels", quoted(value), error)
-    for key in meta.annotations:
+    yield from _check_annotations(meta.annotations)
+
+
+def _check_annotations(annotations: Mapping[str, str]) -> Iterator[FieldError]:
+    for key in annotations:
         if error := names.label_key_error(key.lower()):
             yield FieldError("metadata.annotations", quoted(key), error)
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+    if size > MAX_ANNOTATIONS_BYTES:
+        detail = f"may not be more than {MAX_ANNOTATIONS_BYTES} bytes"
+        yield FieldError("metadata.annotations", f"{size} bytes", detail, TOO_LONG)
 
 
 def _check_pod(obj: Pod) -> Iterator[FieldError]:

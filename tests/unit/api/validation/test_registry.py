@@ -15,7 +15,7 @@ from api.core.pod import Pod
 from api.core.resource_requests import qos_class
 from api.network.queries import NodeQuery
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
-from api.validation.registry import check_update, decode, default
+from api.validation.registry import MAX_ANNOTATIONS_BYTES, check_update, decode, default
 
 HOOK = {"preStop": {"sleep": {"seconds": 1}}}
 INIT = {"name": "i", "image": "b:1"}
@@ -28,6 +28,13 @@ def pod(**spec: Any) -> dict[str, Any]:
 
 def paths(document: object, kind: type[Any] = Pod) -> list[str]:
     return [problem.path for problem in decode(kind, document)[1]]
+
+
+@pytest.mark.parametrize(("more", "expected"), [(0, []), (1, ["metadata.annotations"])])
+def test_annotations_have_at_most_256_kib(more: int, expected: list[str]) -> None:
+    document = pod()
+    document["metadata"]["annotations"] = {"key": "x" * (MAX_ANNOTATIONS_BYTES - len("key") + more)}
+    assert paths(document) == expected
 
 
 def test_valid_pod_has_no_errors() -> None:
