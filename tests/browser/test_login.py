@@ -449,20 +449,20 @@ async def test_user_chooses_a_provider(server_with_partners: ApiServer, browser:
 
 
 async def problems_of_looks(page: Page) -> list[str]:
-    """Return what is hard to read, in both colour schemes, on a narrow screen."""
+    """Return what is hard to read, in both colour schemes."""
     found = []
-    await page.send("Emulation.setDeviceMetricsOverride", width=320, height=256, deviceScaleFactor=1, mobile=False)
     for scheme in SCHEMES:
         await page.send("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
         found += [f"{scheme}: {problem}" for problem in await page.evaluate(UNREADABLE)]
-    await page.send("Emulation.clearDeviceMetricsOverride")
     return found
 
 
 async def test_pages_are_readable_in_both_schemes_and_on_narrow_screens(
     server: ApiServer, server_with_partners: ApiServer, browser: Browser, authorize_url: str
 ) -> None:
-    page = await browser.open(f"{server_with_partners.url}/oauth/token/request")
+    page = await browser.open()
+    await page.send("Emulation.setDeviceMetricsOverride", width=320, height=256, deviceScaleFactor=1, mobile=False)
+    await page.go(f"{server_with_partners.url}/oauth/token/request")
     assert await problems_of_looks(page) == []
     await page.go(f"{server.url}/oauth/token/request")
     await log_in(page, password="wrong")
