@@ -384,8 +384,10 @@ async def test_parallel_first_logins_make_one_user(admin: aiohttp.ClientSession,
 
 async def test_requests_without_a_login_store_nothing(admin: aiohttp.ClientSession, browser: OAuthSession) -> None:
     """Logins with wrong passwords, requests for authorization and wrong codes."""
-    kinds = (f"{OAUTH}/oauthauthorizetokens", f"{OAUTH}/oauthaccesstokens", f"{OAUTH}/oauthclientauthorizations")
-    kinds += ("/apis/user.openshift.io/v1/users", "/apis/user.openshift.io/v1/identities")
+    kinds = (
+        *(f"{OAUTH}/oauthauthorizetokens", f"{OAUTH}/oauthaccesstokens", f"{OAUTH}/oauthclientauthorizations"),
+        *("/apis/user.openshift.io/v1/users", "/apis/user.openshift.io/v1/identities"),
+    )
 
     async def stored() -> list[str]:
         names = []

@@ -72,6 +72,8 @@ async def test_oldest_tokens_of_a_user_make_room(storage: SQLiteStorage, new_iss
     """Those that codes are exchanged for count, too, and those that were there before a start."""
     issuer = new_issuer()
     issued = [(await issuer.issue_token(ALICE, REQUEST)).access_token for _ in range(3)]
+    issued.append((await issuer.issue_token(ALICE, REQUEST)).access_token)
+    assert names(storage, OAuthAccessToken) == {token_name(token) for token in issued[1:]}
     other = (await issuer.issue_token(BOB, REQUEST)).access_token
     restarted = new_issuer()
     for _ in range(2):
@@ -79,7 +81,7 @@ async def test_oldest_tokens_of_a_user_make_room(storage: SQLiteStorage, new_iss
         issued.append((await restarted.redeem(APP, "s3cret", code, BACK, "")).access_token)
     stored = names(storage, OAuthAccessToken)
     assert len(stored) == 3
-    assert {token_name(token) for token in issued[3:]} <= stored
+    assert {token_name(token) for token in issued[4:]} <= stored
     assert names(storage, OAuthAccessToken, BOB) == {token_name(other)}
 
 
