@@ -14,7 +14,7 @@ from master.oauth import tokens
 from master.oauth.authorize import AuthorizeRequest, Client
 from master.oauth.errors import OAuthError
 from master.oauth.tokens import TokenIssuer
-from master.resources.oauth import OAuthAccessToken, OAuthAuthorizeToken, OAuthClientAuthorization
+from master.resources.oauth import MAX_SCOPES, OAuthAccessToken, OAuthAuthorizeToken, OAuthClientAuthorization
 from master.resources.scheme import STORED_TYPES, group_resource
 from master.resources.users import User
 from master.storage.interface import Key
@@ -155,3 +155,11 @@ async def test_code_is_no_token_and_a_token_no_code(new_issuer: NewIssuer) -> No
     with pytest.raises(OAuthError):
         issuer.describe(code)
     assert issuer.describe(token)["client_id"] == "app"
+
+
+async def test_too_many_scopes_of_a_grant_drop_the_earlier_ones(new_issuer: NewIssuer) -> None:
+    issuer = new_issuer()
+    await issuer.grant(ALICE, APP, tuple(f"role:r{number}:red" for number in range(MAX_SCOPES)))
+    assert len(issuer.granted_scopes(ALICE, APP)) == MAX_SCOPES
+    await issuer.grant(ALICE, APP, ("role:r0:red", "user:info"))
+    assert issuer.granted_scopes(ALICE, APP) == ("role:r0:red", "user:info")
