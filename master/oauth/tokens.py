@@ -20,6 +20,7 @@ from master.registry.users import user_key
 from master.resources.group_resource import GroupResource
 from master.resources.metadata import Clock
 from master.resources.oauth import (
+    MAX_SCOPES,
     OAUTH_ACCESS_TOKENS,
     OAUTH_AUTHORIZE_TOKENS,
     OAUTH_CLIENT_AUTHORIZATIONS,
@@ -121,15 +122,18 @@ class TokenIssuer:
         return granted.scopes
 
     async def grant(self, user: User, client: Client, scopes: tuple[str, ...]) -> None:
-        """Add scopes to what the user has granted to the client. Raises Conflict."""
+        """Add scopes to what the user has granted to the client. Raises Conflict.
+
+        If there are too many, the earlier ones are dropped: the client asks for them again.
+        """
         key = _authorization_key(user, client)
-        granted = self.granted_scopes(user, client)
+        granted = {*self.granted_scopes(user, client), *scopes}
         authorization = OAuthClientAuthorization(
             metadata=ObjectMeta(name=key.name),
             client_name=client.name,
             user_name=user.metadata.name,
             user_uid=user.metadata.uid,
-            scopes=tuple(sorted({*granted, *scopes})),
+            scopes=tuple(sorted(granted if len(granted) <= MAX_SCOPES else scopes)),
         )
         record = self._store.get_uncommitted(key)
         created = self._created(OAUTH_CLIENT_AUTHORIZATIONS, authorization)

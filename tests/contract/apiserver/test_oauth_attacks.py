@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import ssl
 from collections import Counter
@@ -16,7 +17,7 @@ import pytest
 
 from api.client.kubeconfig import Kubeconfig
 from master.auth.oauth_tokens import token_name
-from tests.testbed.apiserver.oauth import PASSWORDS, OAuthSession, oauth_session, server_with_users
+from tests.testbed.apiserver.oauth import PASSWORDS, OAuthSession, oauth_session, server_with_users, token_session
 from tests.testbed.apiserver.oauth_fuzz import RawConnection, Secrets, fault, hostile_request, location_of
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.users import user_session
@@ -116,3 +117,290 @@ async def test_random_requests_gain_nothing(
     for line in server.log().splitlines():
         assert "Traceback" not in line
         assert not [password for password in PASSWORDS.values() if password in line]
+
+
+# --- scopes -----------------------------------------------------------------------------------------------------------
+
+
+async def status_of(
+    server: ApiServer, token: str, method: str, path: str, document: Any = None, **headers: str
+) -> tuple[int, str]:
+    """Return status and body of the response to a request with a token."""
+    async with (
+        token_session(server, token) as session,
+        session.request(method, path, json=document, headers=headers) as response,
+    ):
+        return response.status, await response.text()
+
+
+ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+GRANT = {
+    "metadata": {"name": "steal"},
+    "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+    "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "alice"}],
+}
+ESCALATIONS: tuple[tuple[str, str, Any], ...] = (
+    ("GET", "/api/v1/namespaces/default/secrets", None),
+    ("GET", "/api/v1/namespaces/kube-system/pods", None),
+    ("GET", "/api/v1/pods", None),
+    ("POST", "/api/v1/namespaces/default/serviceaccounts/default/token", {"spec": {}}),
+    ("POST", f"{RBAC}/clusterrolebindings", GRANT),
+    ("POST", f"{RBAC}/namespaces/default/rolebindings", GRANT),
+    ("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {"spec": {"token": "x"}}),
+    (
+        "POST",
+        f"{ACCESS_REVIEWS}/subjectaccessreviews",
+        {"spec": {"user": "bob", "nonResourceAttributes": {"path": "/"}}},
+    ),
+    ("GET", f"{OAUTH}/oauthaccesstokens", None),
+    ("GET", f"{OAUTH}/useroauthaccesstokens", None),
+    ("GET", f"{OAUTH}/oauthclients", None),
+    ("POST", f"{OAUTH}/oauthclients", {"metadata": {"name": "mine"}, "grantMethod": "auto"}),
+    ("DELETE", f"{OAUTH}/oauthaccesstokens", None),
+    ("POST", "/apis/user.openshift.io/v1/groups", {"metadata": {"name": "g"}, "users": ["alice"]}),
+    ("POST", "/api/v1/namespaces", {"metadata": {"name": "mine"}}),
+    ("GET", "/metrics", None),
+)
+
+
+async def test_scoped_token_of_an_administrator_gains_no_more_than_its_scope(
+    server: ApiServer, admin: aiohttp.ClientSession, browser: OAuthSession
+) -> None:
+    binding = {**GRANT, "metadata": {"name": "alice-is-admin"}}
+    async with admin.post(f"{RBAC}/clusterrolebindings", json=binding) as response:
+        assert response.status == 201
+    full = await browser.token("alice")
+    for scope in ("role:edit:default", "role:cluster-admin:*", "user:info user:check-access"):
+        async with token_session(server, await browser.token("alice", scope=scope)) as session:
+            for method, path, document in (*ESCALATIONS, ("GET", "/api", None)):
+                headers = {"Impersonate-User": "system:admin"} if path == "/api" else {}
+                async with session.request(method, path, json=document, headers=headers) as response:
+                    body = await response.text()
+                assert response.status == 403, (scope, method, path, body)
+                assert f"scopes [{scope}] prevent this action" in body
+    edit = await browser.token("alice", scope="role:edit:default")
+    assert (await status_of(server, edit, "GET", "/api/v1/namespaces/default/pods"))[0] == 200
+    async with token_session(server, full) as session:
+        for path in [path for method, path, _ in ESCALATIONS if method == "GET"]:
+            async with session.get(path) as response:
+                assert response.status == 200, path
+    checking = await browser.token("alice", scope="user:check-access")
+    review = {"spec": {"resourceAttributes": {"verb": "get", "resource": "secrets", "namespace": "default"}}}
+    for token, allowed in ((checking, False), (full, True)):
+        _, body = await status_of(server, token, "POST", f"{ACCESS_REVIEWS}/selfsubjectaccessreviews", review)
+        assert f'"allowed":{"true" if allowed else "false"}' in body.replace(" ", ""), body
+    async with admin.delete(f"{RBAC}/clusterrolebindings/alice-is-admin") as response:
+        assert response.status == 200
+
+
+# --- tokens of others -------------------------------------------------------------------------------------------------
+
+
+async def test_own_tokens_can_be_read_and_deleted_only(
+    server: ApiServer, browser: OAuthSession, admin: aiohttp.ClientSession
+) -> None:
+    alice, bob = await browser.token("alice"), await browser.token("bob")
+    path = f"{OAUTH}/useroauthaccesstokens"
+    name = token_name(bob)
+    forged = {"metadata": {"name": name}, "userName": "bob", "clientName": "strict", "scopes": ["user:full"]}
+    apply = {"Content-Type": "application/apply-patch+yaml"}
+    for method, target, document, headers, statuses in (
+        ("POST", path, forged, {}, {403, 405}),
+        ("DELETE", path, None, {}, {403, 405}),
+        ("PUT", f"{path}/{name}", forged, {}, {403, 405}),
+        ("PATCH", f"{path}/{name}?fieldManager=x&force=true", forged, apply, {403, 405}),
+        ("GET", f"{path}/{name}", None, {}, {404}),
+        ("DELETE", f"{path}/{name}", None, {}, {404}),
+        ("PATCH", f"{OAUTH}/oauthaccesstokens/{name}?fieldManager=x", forged, apply, {403}),
+        ("PUT", f"{OAUTH}/oauthclientauthorizations/alice:strict", forged, {}, {403}),
+    ):
+        status, body = await status_of(server, alice, method, target, document, **headers)
+        assert status in statuses, (method, target, status, body)
+        assert bob not in body
+    _, body = await status_of(server, alice, "GET", f"{path}?fieldSelector=metadata.name={name}")
+    assert '"items":[]' in body
+    _, body = await status_of(server, alice, "GET", path)
+    revision = json.loads(body)["metadata"]["resourceVersion"]
+    foreign, own = token_name(await browser.token("bob")), token_name(await browser.token("alice"))
+    watched = []
+    async with (
+        token_session(server, alice) as session,
+        session.get(f"{path}?watch=true&resourceVersion={revision}") as response,
+    ):
+        async for line in response.content:
+            watched.append(json.loads(line)["object"]["metadata"]["name"])
+            if own in watched:
+                break
+    assert foreign not in watched
+    assert (await status_of(server, bob, "DELETE", f"{path}/{name}"))[0] == 200
+    assert (await status_of(server, bob, "GET", "/apis/user.openshift.io/v1/users/~"))[0] == 401
+    table = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
+    async with admin.get(f"{OAUTH}/oauthaccesstokens", headers=table) as response:
+        assert alice not in await response.text()
+
+
+async def test_system_names_cannot_be_stored(admin: aiohttp.ClientSession) -> None:
+    """Even an administrator cannot make a User or a Group that the master takes for one of its own."""
+    group = "/apis/user.openshift.io/v1"
+    for plural, name, status in (
+        ("groups", "system:masters", 422),
+        ("groups", "system:nodes", 422),
+        ("users", "system:admin", 422),
+        ("users", "system:serviceaccount:kube-system:default", 422),
+        ("users", "kube:admin", 422),
+        ("users", "b64:c3lzdGVtOmFkbWlu", 201),
+        ("groups", "masters", 201),
+    ):
+        async with admin.post(f"{group}/{plural}", json={"metadata": {"name": name}}) as response:
+            assert response.status == status, (name, await response.text())
+
+
+# --- browsers ---------------------------------------------------------------------------------------------------------
+
+
+async def test_session_ends_with_its_user(admin: aiohttp.ClientSession, browser: OAuthSession) -> None:
+    """Neither the session of a deleted user nor that of an earlier one of the name is good for a code."""
+    await make_client(admin, "strict", redirectURIs=["https://app.example/back"])
+    target = "/oauth/authorize?client_id=strict&response_type=code"
+    cookies = await cookies_of(browser, "carol")
+    assert "code=" in (await browser.get(target)).location
+    headers = {"Cookie": f"__Host-ssn={cookies['__Host-ssn']}"}
+    assert "code=" in (await browser.get(target, headers=headers)).location
+    users = "/apis/user.openshift.io/v1/users"
+    async with admin.delete(f"{users}/carol") as response:
+        assert response.status == 200
+    assert (await browser.get(target, headers=headers)).location.startswith("/login")
+    async with admin.post(users, json={"metadata": {"name": "carol"}, "identities": ["local:carol"]}) as response:
+        assert response.status == 201
+    assert (await browser.get(target, headers=headers)).location.startswith("/login")
+    for name in (f"{users}/carol", "/apis/user.openshift.io/v1/identities/local:carol"):
+        async with admin.delete(name) as response:
+            assert response.status == 200
+
+
+async def test_login_replaces_the_csrf_token(browser: OAuthSession) -> None:
+    """A token that somebody else has put into the browser is worth nothing after the login."""
+    page = await browser.get("/login?then=/x")
+    before = page.hidden("csrf")
+    assert (await cookies_of(browser, "bob"))["__Host-csrf"] != before
+    form = {"then": "/x", "csrf": before, "username": "bob", "password": PASSWORDS["bob"]}
+    assert (await browser.post("/login", form)).query["reason"] == "token_expired"
+    odd = await browser.post("/login", form, headers={"Cookie": "__Host-csrf=" + "ü" * 43})
+    assert odd.query["reason"] == "token_expired"
+
+
+@pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"])
+async def test_other_methods_have_no_effect(browser: OAuthSession, method: str) -> None:
+    await cookies_of(browser, "bob")
+    target = "/oauth/authorize?client_id=openshift-browser-client&response_type=code"
+    answer = await browser.send(method, target)
+    assert (answer.status, answer.location, answer.headers["Allow"]) == (405, "", "GET, POST")
+    assert "Access-Control-Allow-Origin" not in answer.headers
+    assert "code=" in (await browser.get(target)).location
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/x//oauth/authorize", "/OAuth/authorize", "/oauth/authorize/", "/oauth%2Fauthorize%2F", "/oauth/authorize;x"],
+)
+async def test_other_spelling_of_a_path_is_another_path(browser: OAuthSession, path: str) -> None:
+    await cookies_of(browser, "bob")
+    answer = await browser.get(f"{path}?client_id=openshift-browser-client&response_type=code")
+    assert (answer.status in (403, 404), answer.location) == (True, ""), answer
+
+
+# --- what a proxy's users are asked -----------------------------------------------------------------------------------
+
+
+async def test_user_of_a_proxy_is_asked_without_a_session(
+    server: ApiServer, admin: aiohttp.ClientSession, browser: OAuthSession
+) -> None:
+    await make_client(admin, "asks", redirectURIs=["https://app.example/back"], grantMethod="prompt")
+    target, headers = "/oauth/authorize?client_id=asks&response_type=code", {"X-Remote-User": "dora"}
+    async with oauth_session(server, server.root / "proxy.pem") as proxy:
+        asked = (await proxy.get(target, headers=headers)).location
+        page = await proxy.get(asked, headers=headers)
+        assert "your account (dora)" in page.text
+        form = {name: page.hidden(name) for name in ("then", "csrf", "client_id", "user_name", "redirect_uri")}
+        form |= {"approve": "yes", "scope": "user:info"}
+        forged = await proxy.post(asked, {**form, "csrf": "x" * 43}, headers=headers)
+        assert forged.status == 400
+        other = await proxy.post(asked, form, headers={"X-Remote-User": "eve"})
+        assert other.status == 400
+        approved = await proxy.post(asked, form, headers=headers)
+        assert "code=" in (await proxy.get(approved.location, headers=headers)).location
+    assert (await browser.get(asked, headers=headers)).location.startswith("/login")
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+async def test_records_have_neither_passwords_nor_codes(
+    server: ApiServer, admin: aiohttp.ClientSession, browser: OAuthSession
+) -> None:
+    """A name that nobody has is not recorded: it may be a password in the wrong field."""
+    await make_client(admin, "strict", redirectURIs=["https://app.example/back"])
+    await browser.token("alice")
+    slips = ("hunter2-in-the-name-field", "hunter2-at-the-challenge", "hunter2-the-password")
+    await browser.log_in("/login?then=/x", slips[0], slips[2])
+    await browser.challenge(slips[1], slips[2], response_type="token")
+    await browser.challenge("alice", slips[2], response_type="token")
+    cookies = await cookies_of(browser, "alice")
+    back = await browser.get("/oauth/authorize?client_id=strict&response_type=code&state=the-state-of-the-client")
+    code = back.query["code"]
+    for path in (
+        "/oauth/info",
+        "/oauth/token/display",
+        "/x//oauth/authorize",
+        "/oauth/authorize/x",
+        "/oauth2callback/x",
+    ):
+        await browser.get(f"{path}?code={code}&access_token={code}")
+    redeemed = await browser.redeem("strict", CLIENT_SECRET, code=code, redirect_uri="https://app.example/back")
+    assert redeemed.status == 200, redeemed.text
+    async with admin.get("/api/v1/events") as response:
+        events = await response.text()
+    recorded = server.log() + events
+    recorded += "".join(path.read_text() for path in server.root.joinpath("state", "audit").glob("*.log"))
+    secrets = (*slips, *PASSWORDS.values(), *cookies.values(), code, code[7:], CLIENT_SECRET, "the-state-of-the-client")
+    for secret in secrets:
+        assert secret not in recorded, secret
+    assert '"authentication.openshift.io/username":"(unknown)"' in recorded
+    assert '"authentication.openshift.io/username":"alice","authentication.openshift.io/decision":"deny"' in recorded
+
+
+# --- many at once -----------------------------------------------------------------------------------------------------
+
+
+async def test_parallel_first_logins_make_one_user(admin: aiohttp.ClientSession, browser: OAuthSession) -> None:
+    answers = await asyncio.gather(
+        *(browser.challenge("carol", PASSWORDS["carol"], response_type="token") for _ in range(15))
+    )
+    assert all("access_token" in answer.fragment for answer in answers), [answer.status for answer in answers]
+    async with admin.get("/apis/user.openshift.io/v1/users/carol") as response:
+        assert (await response.json())["identities"] == ["local:carol"]
+
+
+async def test_requests_without_a_login_store_nothing(admin: aiohttp.ClientSession, browser: OAuthSession) -> None:
+    """Logins with wrong passwords, requests for authorization and wrong codes."""
+    kinds = (
+        *(f"{OAUTH}/oauthauthorizetokens", f"{OAUTH}/oauthaccesstokens", f"{OAUTH}/oauthclientauthorizations"),
+        *("/apis/user.openshift.io/v1/users", "/apis/user.openshift.io/v1/identities"),
+    )
+
+    async def stored() -> list[str]:
+        names = []
+        for path in kinds:
+            async with admin.get(path) as response:
+                names += [item["metadata"]["name"] for item in (await response.json())["items"]]
+        return names
+
+    before = await stored()
+    for number in range(3):
+        await browser.challenge(f"nobody-{number}", "wrong", response_type="token")
+        await browser.log_in("/login?then=/x", f"nobody-{number}", "wrong")
+        await browser.authorize(client_id="openshift-browser-client", response_type="code", state=str(number))
+        await browser.redeem("openshift-challenging-client", code=f"sha256~{number}")
+        await browser.get("/oauth/token/request")
+    assert await stored() == before

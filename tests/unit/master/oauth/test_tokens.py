@@ -14,7 +14,7 @@ from master.oauth import tokens
 from master.oauth.authorize import AuthorizeRequest, Client
 from master.oauth.errors import OAuthError
 from master.oauth.tokens import TokenIssuer
-from master.resources.oauth import OAuthAccessToken, OAuthAuthorizeToken, OAuthClientAuthorization
+from master.resources.oauth import MAX_SCOPES, OAuthAccessToken, OAuthAuthorizeToken, OAuthClientAuthorization
 from master.resources.scheme import STORED_TYPES, group_resource
 from master.resources.users import User
 from master.storage.interface import Key
@@ -72,6 +72,8 @@ async def test_oldest_tokens_of_a_user_make_room(storage: SQLiteStorage, new_iss
     """Those that codes are exchanged for count, too, and those that were there before a start."""
     issuer = new_issuer()
     issued = [(await issuer.issue_token(ALICE, REQUEST)).access_token for _ in range(3)]
+    issued.append((await issuer.issue_token(ALICE, REQUEST)).access_token)
+    assert names(storage, OAuthAccessToken) == {token_name(token) for token in issued[1:]}
     other = (await issuer.issue_token(BOB, REQUEST)).access_token
     restarted = new_issuer()
     for _ in range(2):
@@ -79,7 +81,7 @@ async def test_oldest_tokens_of_a_user_make_room(storage: SQLiteStorage, new_iss
         issued.append((await restarted.redeem(APP, "s3cret", code, BACK, "")).access_token)
     stored = names(storage, OAuthAccessToken)
     assert len(stored) == 3
-    assert {token_name(token) for token in issued[3:]} <= stored
+    assert {token_name(token) for token in issued[4:]} <= stored
     assert names(storage, OAuthAccessToken, BOB) == {token_name(other)}
 
 
@@ -153,3 +155,11 @@ async def test_code_is_no_token_and_a_token_no_code(new_issuer: NewIssuer) -> No
     with pytest.raises(OAuthError):
         issuer.describe(code)
     assert issuer.describe(token)["client_id"] == "app"
+
+
+async def test_too_many_scopes_of_a_grant_drop_the_earlier_ones(new_issuer: NewIssuer) -> None:
+    issuer = new_issuer()
+    await issuer.grant(ALICE, APP, tuple(f"role:r{number}:red" for number in range(MAX_SCOPES)))
+    assert len(issuer.granted_scopes(ALICE, APP)) == MAX_SCOPES
+    await issuer.grant(ALICE, APP, ("role:r0:red", "user:info"))
+    assert issuer.granted_scopes(ALICE, APP) == ("role:r0:red", "user:info")
