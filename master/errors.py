@@ -193,22 +193,18 @@ def status_cause(problem: FieldError) -> StatusCause:
     return StatusCause(reason=problem.reason, message=_problem_message(problem), field=problem.path)
 
 
+_PROBLEMS_WITHOUT_VALUE = {schema.MISSING: "Required value", schema.FORBIDDEN: "Forbidden", schema.TOO_LONG: "Too long"}
+_PROBLEMS_WITH_VALUE = {schema.DUPLICATE: "Duplicate value", schema.NOT_SUPPORTED: "Unsupported value"}
+"""Words of Kubernetes for the reasons of problems."""
+
+
 def _problem_message(problem: FieldError) -> str:
-    match problem.reason:
-        case schema.MISSING:
-            return f"Required value: {problem.detail}"
-        case schema.FORBIDDEN:
-            return f"Forbidden: {problem.detail}"
-        case schema.DUPLICATE:
-            return f"Duplicate value: {problem.bad_value}: {problem.detail}"
-        case schema.NOT_SUPPORTED:
-            return f"Unsupported value: {problem.bad_value}: {problem.detail}"
-        case schema.TOO_LONG:
-            return f"Too long: {problem.detail}"
-        case schema.UNKNOWN:
-            return f'unknown field "{problem.path}"{problem.detail}'
-        case _:
-            return f"Invalid value: {problem.bad_value}: {problem.detail}"
+    if problem.reason == schema.UNKNOWN:
+        return f'unknown field "{problem.path}"{problem.detail}'
+    if problem.reason in _PROBLEMS_WITHOUT_VALUE:
+        return f"{_PROBLEMS_WITHOUT_VALUE[problem.reason]}: {problem.detail}"
+    words = _PROBLEMS_WITH_VALUE.get(problem.reason, "Invalid value")
+    return f"{words}: {problem.bad_value}: {problem.detail}"
 
 
 MAX_FIELD_ERRORS = 100

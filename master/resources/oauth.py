@@ -163,6 +163,10 @@ def is_code_challenge(text: str) -> bool:
     return _CODE_CHALLENGE.fullmatch(text) is not None
 
 
+SCRIPT_SCHEMES = frozenset(("about", "blob", "data", "file", "javascript", "vbscript"))
+"""Schemes that make a browser run or show something of its own."""
+
+
 def redirect_uri_error(uri: str) -> str:
     """Check a redirect URI of a client. Return what is wrong with it, an empty string if it is valid."""
     try:
@@ -174,6 +178,8 @@ def redirect_uri_error(uri: str) -> str:
         return "may not contain a fragment"
     if not parts.scheme:
         return "an absolute URI is accepted"
+    if parts.scheme.lower() in SCRIPT_SCHEMES:
+        return f"{parts.scheme} is no scheme of a client"
     if parts.username is not None:
         return "may not contain the name of a user, which people read as the host"
     if any(segment in (".", "..") for segment in urllib.parse.unquote(parts.path).split("/")):

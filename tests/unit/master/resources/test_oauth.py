@@ -205,6 +205,8 @@ def test_grant_stays_with_its_user_and_client(field: str) -> None:
         ("https://ü.example/", False),
         ("/b", False),
         ("", False),
+        ("javascript:alert(1)", False),
+        ("DATA:text/html,x", False),
     ],
 )
 def test_redirect_uri_is_checked(uri: str, is_accepted: bool) -> None:
