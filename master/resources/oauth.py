@@ -176,10 +176,8 @@ def redirect_uri_error(uri: str) -> str:
         return str(error)
     if "#" in uri:
         return "may not contain a fragment"
-    if not parts.scheme:
-        return "an absolute URI is accepted"
-    if parts.scheme.lower() in SCRIPT_SCHEMES:
-        return f"{parts.scheme} is no scheme of a client"
+    if not parts.scheme or parts.scheme.lower() in SCRIPT_SCHEMES:
+        return "an absolute URI of a client is accepted"
     if parts.username is not None:
         return "may not contain the name of a user, which people read as the host"
     if any(segment in (".", "..") for segment in urllib.parse.unquote(parts.path).split("/")):
