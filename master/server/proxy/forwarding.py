@@ -7,7 +7,7 @@ import base64
 import html
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from urllib.parse import urlsplit, urlunsplit
 
@@ -17,6 +17,7 @@ from multidict import CIMultiDict
 
 from master import errors
 from master.auth.authentication import BEARER_PROTOCOL, WEBSOCKET_PROTOCOL_HEADER
+from master.oauth.session import CSRF_COOKIE, SESSION_COOKIE
 from master.server.proxy.kubelet_client import IDLE_SECONDS
 from streams.splice import splice
 from streams.upgrade import UpgradeResponse, upgraded_connection
@@ -168,6 +169,11 @@ CREDENTIAL_HEADERS = (
 )
 """Prefixes of headers that authenticate the client to the master. Backends do not get them."""
 
+LOGIN_COOKIES = frozenset((SESSION_COOKIE, CSRF_COOKIE))
+"""Cookies of the OAuth server, which has the same origin. A pod that gets or sets them could log in as the user, or log
+the user in as somebody else.
+"""
+
 CORS_HEADERS = frozenset(f"access-control-allow-{what}" for what in ("credentials", "headers", "methods", "origin"))
 """Headers by which a pod would allow pages of other origins to send requests to the master."""
 
@@ -176,7 +182,8 @@ def request_headers(headers: list[tuple[str, str]], *, upgrade: bool = False) ->
     """Return the headers for the backend. `upgrade` keeps Connection and Upgrade. Raises StatusError."""
     if name := _invalid_header(headers):
         raise errors.bad_request(f"the value of the header {name} is not UTF-8")
-    return list(_without_bearer_protocols(_without_headers(headers, CREDENTIAL_HEADERS, upgrade=upgrade)))
+    kept = _without_bearer_protocols(_without_headers(headers, CREDENTIAL_HEADERS, upgrade=upgrade))
+    return list(_without_login_cookies(kept))
 
 
 def response_headers(headers: list[tuple[str, str]], *, upgrade: bool = False) -> list[tuple[str, str]]:
@@ -184,7 +191,8 @@ def response_headers(headers: list[tuple[str, str]], *, upgrade: bool = False) -
     if name := _invalid_header(headers):
         text = f"error trying to reach service: the value of the header {name} of its response is not UTF-8"
         raise errors.status_error(503, "ServiceUnavailable", text)
-    return [pair for pair in _without_headers(headers, (), upgrade=upgrade) if pair[0].lower() not in CORS_HEADERS]
+    kept = _without_headers(headers, (), upgrade=upgrade)
+    return [pair for pair in kept if pair[0].lower() not in CORS_HEADERS and not _sets_login_cookie(*pair)]
 
 
 def _without_headers(
@@ -217,6 +225,25 @@ def _without_bearer_protocols(headers: list[tuple[str, str]]) -> Iterator[tuple[
         ]
         if protocols:
             yield key, ", ".join(protocols)
+
+
+def _without_login_cookies(headers: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+    for key, value in headers:
+        cookies = value.split(";") if key.lower() == "cookie" else []
+        kept = [cookie for cookie in cookies if _cookie_name(cookie) not in LOGIN_COOKIES]
+        if len(kept) == len(cookies):
+            yield key, value
+        elif kept:
+            yield key, ";".join(kept).strip()
+
+
+def _sets_login_cookie(key: str, value: str) -> bool:
+    return key.lower() == "set-cookie" and _cookie_name(value.partition(";")[0]) in LOGIN_COOKIES
+
+
+def _cookie_name(cookie: str) -> str:
+    """Return the name of a cookie. One without a name, `=a=b`, comes back as `a=b`."""
+    return cookie.strip().lstrip("=").partition("=")[0].strip()
 
 
 def wants_upgrade(connection: list[str]) -> bool:

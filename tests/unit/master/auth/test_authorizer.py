@@ -15,6 +15,7 @@ from api.meta.types import ObjectMeta
 from master.auth.attributes import User
 from master.auth.authorization import Authorizer
 from master.errors import StatusError
+from master.resources.namespaces import PROJECTS
 from master.resources.scheme import STORED_TYPES
 from master.server.routes import resolve_path
 from master.storage.sqlite import SQLiteStorage
@@ -64,3 +65,15 @@ async def test_claim_without_a_volume_opens_no_list(storage: SQLiteStorage) -> N
     for verb in ("list", "watch"):
         assert not may(storage, verb, "/api/v1/persistentvolumes")
         assert not may(storage, verb, "/api/v1/persistentvolumes", fieldSelector="metadata.name=")
+
+
+async def test_lists_show_an_administrator_what_the_scopes_allow(storage: SQLiteStorage) -> None:
+    """An administrator can impersonate a user with scopes."""
+    authorizer = Authorizer(storage)
+    masters = frozenset(("system:masters",))
+    assert authorizer.name_filter(User("system:admin", masters), PROJECTS) is None
+    for scope, is_shown in (("user:list-scoped-projects", False), ("user:list-projects", True)):
+        extra = (("scopes.authorization.openshift.io", (scope,)),)
+        shows = authorizer.name_filter(User("system:admin", masters, "", extra), PROJECTS)
+        assert shows is not None
+        assert shows("red") == is_shown

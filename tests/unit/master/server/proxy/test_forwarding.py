@@ -108,6 +108,18 @@ def test_authentication_headers_are_not_forwarded() -> None:
     ]
 
 
+def test_pod_neither_gets_nor_sets_the_cookies_of_a_login() -> None:
+    sent = [
+        ("Cookie", "a=1; __Host-ssn=s;b=2; __Host-csrf=c"), ("cookie", "__Host-ssn=s"), ("Cookie", "c=3;  d"),
+    ]  # fmt: skip
+    assert forwarding.request_headers(sent) == [("Cookie", "a=1;b=2"), ("Cookie", "c=3;  d")]
+    back = [
+        ("Set-Cookie", "__Host-ssn=evil; Path=/; Secure"), ("set-cookie", " __Host-csrf =evil"),
+        ("Set-Cookie", "=__Host-csrf=evil"), ("Set-Cookie", "session=__Host-ssn"),
+    ]  # fmt: skip
+    assert forwarding.response_headers(back) == [("Set-Cookie", "session=__Host-ssn")]
+
+
 def test_non_text_headers_are_rejected() -> None:
     output, lost = "gr\u00fc\u00df \U0001f600", b"gr\xfc\xdf".decode("utf-8", "surrogateescape")
     assert (
