@@ -462,11 +462,12 @@ async def test_a_large_object_is_encrypted_in_slices_for_watches_that_are_not_re
     path = f"{CONFIG_MAPS}?watch=1&timeoutSeconds=8&fieldSelector=metadata.name=sliced"
     host, _, port = kubeconfig.server.removeprefix("https://").partition(":")
     unread: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+    context = kubeconfig.ssl_context()
     for _ in range(watches):
         connected = socket.socket()
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connected.connect((host, int(port)))
-        pair = await asyncio.open_connection(sock=connected, ssl=kubeconfig.ssl_context(), server_hostname=host)
+        pair = await asyncio.open_connection(sock=connected, ssl=context, server_hostname=host)
         pair[1].write(f"GET {path} HTTP/1.1\r\n{HOST}Connection: close\r\n\r\n".encode())
         assert await pair[0].readuntil(b"\r\n\r\n")
         cast("asyncio.Transport", pair[1].transport).pause_reading()
