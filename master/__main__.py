@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
 from api.client.client import ClientError
 from api.client.kubeconfig import BadKubeconfig
@@ -24,11 +26,7 @@ PROG = "podlane-master"
 
 def main() -> int:
     """Run the console script. Exit codes: 0 stopped, 1 failed, 2 invalid configuration."""
-    settings = load(MasterConfig, PROG, "/etc/podlane/master.yaml")
-    problems = config_problems(settings)
-    if problems:
-        sys.stderr.writelines(f"{PROG}: {sentence}\n" for sentence in problems)
-        return 2
+    settings = load(MasterConfig, PROG, "/etc/podlane/master.yaml", problems=_problems)
     errors: list[Exception] = []
 
     async def serve() -> None:
@@ -39,6 +37,19 @@ def main() -> int:
             errors.append(error)
 
     return run(serve) or (1 if errors else 0)
+
+
+def _problems(settings: MasterConfig) -> Iterator[str]:
+    """Yield what is wrong with the settings, and with the files that they name."""
+    yield from config_problems(settings)
+    if settings.identity_providers:
+        # The modules are imported only for those who use them.
+        from master.auth.identity_providers import config  # noqa: PLC0415
+
+        try:
+            config.read_identity_providers(settings.identity_providers, Path(settings.state_dir))
+        except config.InvalidIdentityProviders as error:
+            yield from str(error).splitlines()
 
 
 async def _serve_network_controller(settings: MasterConfig) -> None:

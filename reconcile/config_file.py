@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import sys
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -23,11 +24,22 @@ class InvalidConfig(Exception):
     """Invalid settings. The text lists each problem: its key, the value found, what is accepted."""
 
 
-def load(kind: type[S], prog: str, default_file: str, argv: list[str] | None = None) -> S:
+def _no_problems(_: object) -> Iterable[str]:
+    return ()
+
+
+def load(
+    kind: type[S],
+    prog: str,
+    default_file: str,
+    argv: list[str] | None = None,
+    problems: Callable[[S], Iterable[str]] = _no_problems,
+) -> S:
     """Read the settings of a daemon from its file and its flags.
 
     A missing `default_file` is no error; a missing `--config FILE` is one. `--check` prints the effective settings and
-    exits with 0. Invalid settings exit with 2 and print one line for each problem.
+    exits with 0. Invalid settings exit with 2 and print one line for each problem. `problems(settings)` returns those
+    beyond the types of the settings.
     """
     parser = _parser(kind, prog, default_file)
     flags = vars(parser.parse_args(argv))
@@ -38,6 +50,8 @@ def load(kind: type[S], prog: str, default_file: str, argv: list[str] | None = N
         settings = merge(kind, _read(config, default_file), given_flags)
     except InvalidConfig as error:
         _refuse(prog, str(error))
+    if found := "\n".join(problems(settings)):
+        _refuse(prog, found)
     if check:
         sys.stdout.write(yaml.safe_dump(msgspec.to_builtins(settings), sort_keys=False))
         raise SystemExit(0)

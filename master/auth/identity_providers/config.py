@@ -235,7 +235,6 @@ class _Reader:
 
 
 def _allow_all(name: str, _config: NoFieldsConfig, _path: str, _reader: _Reader) -> Authenticator:
-    log.warning("identity provider accepts every password: everybody can be anybody", extra={"provider": name})
     return AllowAllProvider(name)
 
 
@@ -362,6 +361,16 @@ _TYPE_META = frozenset(("apiVersion", "kind"))
 
 
 def load_identity_providers(documents: Sequence[object], directory: Path) -> tuple[IdentityProvider, ...]:
+    """Return the identity providers as `read_identity_providers`, and warn of those that accept everybody."""
+    providers = read_identity_providers(documents, directory)
+    for provider in providers:
+        if isinstance(provider.authenticator, AllowAllProvider):
+            text = "identity provider accepts every password: everybody can be anybody"
+            log.warning(text, extra={"provider": provider.name})
+    return providers
+
+
+def read_identity_providers(documents: Sequence[object], directory: Path) -> tuple[IdentityProvider, ...]:
     """Return the identity providers of the setting, in their order. Raises InvalidIdentityProviders.
 
     Files are relative to the directory. Passwords and keys are read now, the file of HTPasswd when it changes.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
+from master.__main__ import main
 from master.auth import pki
 from master.auth.identity_providers.config import KINDS, InvalidIdentityProviders, load_identity_providers
 from master.auth.identity_providers.ldap import LDAPProvider
@@ -209,6 +210,20 @@ def test_a_provider_that_accepts_everything_is_warned_about(directory: Path, cap
     assert [record.message for record in caplog.records] == [
         "identity provider accepts every password: everybody can be anybody"
     ]
+
+
+def test_check_of_the_configuration_names_wrong_providers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "master.yaml"
+    missing = document("HTPasswdPasswordIdentityProvider", file=str(tmp_path / "none"))
+    for entries, code in (([document("DenyAllPasswordIdentityProvider")], 0), ([missing], 2)):
+        file.write_text(yaml.safe_dump({"identityProviders": entries}))
+        monkeypatch.setattr("sys.argv", ["podlane-master", "--config", str(file), "--check"])
+        with pytest.raises(SystemExit) as exited:
+            main()
+        assert exited.value.code == code
+    assert "identityProviders[0].provider.file" in capsys.readouterr().err
 
 
 def test_the_setting_is_part_of_the_configuration_of_the_master(
