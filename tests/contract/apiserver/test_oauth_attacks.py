@@ -279,15 +279,16 @@ async def test_session_ends_with_its_user(admin: aiohttp.ClientSession, browser:
             assert response.status == 200
 
 
-async def test_login_replaces_the_csrf_token(browser: OAuthSession) -> None:
-    """A token that somebody else has put into the browser is worth nothing after the login."""
-    page = await browser.get("/login?then=/x")
-    before = page.hidden("csrf")
-    assert (await cookies_of(browser, "bob"))["__Host-csrf"] != before
-    form = {"then": "/x", "csrf": before, "username": "bob", "password": PASSWORDS["bob"]}
-    assert (await browser.post("/login", form)).query["reason"] == "token_expired"
-    odd = await browser.post("/login", form, headers={"Cookie": "__Host-csrf=" + "ü" * 43})
+async def test_cookie_without_the_prefix_for_this_host_is_no_csrf_token(browser: OAuthSession) -> None:
+    """Another host of the same domain can put cookies into the browser, but none with the prefix."""
+    form = {"then": "/x", "csrf": "c" * 43, "username": "bob", "password": PASSWORDS["bob"]}
+    for name in ("csrf", "__host-csrf", "__Secure-csrf", "__Host-ssn"):
+        refused = await browser.post("/login", form, headers={"Cookie": f"{name}={'c' * 43}"})
+        assert refused.query["reason"] == "token_expired"
+    odd = await browser.post("/login", form, headers={"Cookie": f"__Host-csrf={'ü' * 43}"})
     assert odd.query["reason"] == "token_expired"
+    own = await browser.post("/login", form, headers={"Cookie": f"__Host-csrf={'c' * 43}"})
+    assert own.location == "/x"
 
 
 @pytest.mark.parametrize("method", ["HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"])
@@ -330,7 +331,8 @@ async def test_user_of_a_proxy_is_asked_without_a_session(
         assert other.status == 400
         approved = await proxy.post(asked, form, headers=headers)
         assert "code=" in (await proxy.get(approved.location, headers=headers)).location
-    assert (await browser.get(asked, headers=headers)).location.startswith("/login")
+    assert (await browser.get(asked, headers=headers)).location.startswith("/oauth/authorize?")
+    assert (await browser.get(target, headers=headers)).location.startswith("/login")
 
 
 # --- records ----------------------------------------------------------------------------------------------------------
