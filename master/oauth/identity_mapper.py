@@ -32,7 +32,7 @@ from master.resources.users import (
     identity_name,
     user_name_error,
 )
-from master.storage.interface import Transaction
+from master.storage.interface import Delete, Key, Transaction
 
 MAX_GENERATED_NAMES = 100
 """Names that the method generate tries."""
@@ -124,15 +124,17 @@ def _candidates(method: str, name: str) -> Iterator[str]:
         yield from (f"{name}{number}" for number in range(2, MAX_GENERATED_NAMES + 1))
 
 
-def sync_groups(account: ProviderIdentity, user_name: str, objects: Transaction, create: Create) -> None:
+def sync_groups(account: ProviderIdentity, user_name: str, objects: Transaction, create: Create) -> list[Delete]:
     """Make the user a member of the groups that the provider names, and of no other group that this provider named.
 
     An existing group of the name gets the user and the provider's annotation, so the user leaves it when the provider
-    no longer names it. Names that no Group can have, such as those of virtual groups, are skipped. A group that only
-    logins have created is deleted by its administrator, not here: its last member may come back.
+    no longer names it. Names that no Group can have, such as those of virtual groups, are skipped. Return the deletions
+    of groups that a login has created and whose last member leaves: people who choose their groups at the provider
+    could fill the store with them.
     """
+    deletions: list[Delete] = []
     if account.groups is None:
-        return
+        return deletions
     named = {name for name in account.groups[:MAX_SYNCED_GROUPS] if not group_name_error(name)}
     mark = f"{SYNCED_ANNOTATION_PREFIX}{account.provider_name}"
     resource = group_resource(Group)
@@ -146,8 +148,18 @@ def sync_groups(account: ProviderIdentity, user_name: str, objects: Transaction,
             if synced != group:
                 objects.put(resource, synced)
         elif is_member and group.metadata.annotations.get(mark) == SYNCED:
+            if group.users == (user_name,) and _is_generated(group):
+                revision = int(group.metadata.resource_version)
+                deletions.append(Delete(Key.of(resource, group), group, expect=revision))
+                continue
             objects.put(resource, replace(group, users=tuple(name for name in group.users if name != user_name)))
     for name in sorted(named):
         annotations = {GENERATED_ANNOTATION: "true", mark: SYNCED}
         group = Group(metadata=ObjectMeta(name=name, annotations=annotations), users=(user_name,))
         objects.put(resource, create(GROUPS, group))
+    return deletions
+
+
+def _is_generated(group: Group) -> bool:
+    """Return whether a login has created a group. One with a finalizer belongs to somebody else, too."""
+    return group.metadata.annotations.get(GENERATED_ANNOTATION) == "true" and not group.metadata.finalizers

@@ -656,11 +656,11 @@ class OAuthServer:
 
             try:
                 user = map_login(provider, account, objects, create)
-                sync_groups(account, user.metadata.name, objects, create)
+                deletions = sync_groups(account, user.metadata.name, objects, create)
             except StatusError as error:
                 raise MappingError(CLAIM_ERROR, str(error)) from error
             try:
-                await self._store.write(*objects.changes)
+                await self._store.write(*objects.changes, *deletions)
             except Conflict:
                 continue
             record = self._store.get_uncommitted(user_key(user.metadata.name))

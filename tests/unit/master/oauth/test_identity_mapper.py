@@ -53,8 +53,8 @@ class Logins:
 
         configured = IdentityProvider(provider, True, True, method, AllowAllProvider(provider))
         user = map_login(configured, identity, objects, create)
-        sync_groups(identity, user.metadata.name, objects, create)
-        await self.storage.write(*objects.changes)
+        deletions = sync_groups(identity, user.metadata.name, objects, create)
+        await self.storage.write(*objects.changes, *deletions)
         return user.metadata.name
 
     def user(self, name: str) -> User:
@@ -224,7 +224,19 @@ async def test_groups_of_a_provider_are_created_and_left(logins: Logins) -> None
     assert (logins.groups_of("alice"), logins.groups_of("bob")) == (["b", "c"], ["b"])
     await logins.log_in("claim", "alice", groups=())
     assert logins.groups_of("alice") == []
-    assert logins.names(Group) == ["a", "b", "c"]
+    assert logins.groups_of("bob") == logins.names(Group) == ["b"]
+
+
+async def test_groups_of_a_person_who_chooses_them_do_not_pile_up(logins: Logins) -> None:
+    """Only groups that logins have created are deleted with their last member."""
+    marks = {"oauth.openshift.io/idp.idp": "synced", "oauth.openshift.io/generated": "true"}
+    metadata = ObjectMeta(name="held", uid="h", annotations=marks, finalizers=("example.com/x",))
+    made = group("made", ["alice"], **{"oauth.openshift.io/idp.idp": "synced"})
+    await logins.have(group("own", ["alice"]), made, Group(metadata=metadata, users=("alice",)))
+    for number in range(5):
+        await logins.log_in("claim", "alice", groups=tuple(f"g{number}-{each}" for each in range(3)))
+    assert logins.names(Group) == ["g4-0", "g4-1", "g4-2", "held", "made", "own"]
+    assert logins.groups_of("alice") == ["g4-0", "g4-1", "g4-2", "own"]
 
 
 async def test_provider_without_groups_changes_none(logins: Logins) -> None:
