@@ -324,7 +324,6 @@ async def test_user_grants_some_of_the_requested_scopes(
         ("http://127.0.0.1:34567/callback", "http://127.0.0.1:34567"),
         ("http://[::1]:34567/callback", "http:"),
         ("com.example.app:/back", "com.example.app:"),
-        ("javascript:alert(1)", ""),
     ],
 )
 async def test_login_form_may_redirect_to_the_client_only(
@@ -333,12 +332,7 @@ async def test_login_form_may_redirect_to_the_client_only(
     """A Content-Security-Policy can name neither an IPv6 address nor a host in a scheme of one program."""
     async with admin.get(f"{OAUTH}/oauthclients/program") as response:
         if response.status == 404:
-            registered = [
-                "http://127.0.0.1/callback",
-                "http://[::1]/callback",
-                "com.example.app:/back",
-                "javascript:alert(1)",
-            ]
+            registered = ["http://127.0.0.1/callback", "http://[::1]/callback", "com.example.app:/back"]
             await make_client(admin, "program", redirectURIs=registered, secret="x" * 43)
     demanded = await browser.authorize(client_id="program", response_type="code", redirect_uri=redirect_uri)
     policy = (await browser.get(demanded.location)).headers["Content-Security-Policy"]
