@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from api.meta.types import ObjectMeta
 from master.oauth.authorize import Client
+from master.oauth.paths import DISPLAY_PATH, IMPLICIT_PATH
 from master.resources.configuration import ServiceAccount
 from master.resources.oauth import (
     GRANT_AUTO,
@@ -36,7 +37,6 @@ BROWSER_CLIENT, CHALLENGING_CLIENT, CLI_CLIENT = (
     "openshift-challenging-client",
     "openshift-cli-client",
 )
-IMPLICIT_PATH, DISPLAY_PATH = "/oauth/token/implicit", "/oauth/token/display"
 
 REDIRECT_URI_ANNOTATION = "serviceaccounts.openshift.io/oauth-redirecturi."
 WANT_CHALLENGES_ANNOTATION = "serviceaccounts.openshift.io/oauth-want-challenges"

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 
 from master.oauth.authorize import Client
+from master.oauth.paths import STYLE_PATH
 from master.resources.oauth import USER_FULL, USER_SCOPES, parse_role_scope
-
-STYLE_PATH = "/oauth/style.css"
 
 STYLE = """\
 :root {

@@ -8,17 +8,11 @@ Source: RFC 6749, RFC 7636, RFC 8414, RFC 9700, and the OAuth server of OpenShif
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import binascii
 import logging
-import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
 
-import msgspec
 from aiohttp import web
 
 from master.auth.identity_providers.allow_deny_all import DenyAllProvider
@@ -27,11 +21,8 @@ from master.auth.identity_providers.provider import (
     IdentityProvider,
     PasswordProvider,
     ProviderError,
-    ProviderIdentity,
     RedirectProvider,
-    escape_provider_user_name,
 )
-from master.errors import StatusError
 from master.oauth import pages
 from master.oauth.authorize import (
     TOKEN,
@@ -41,32 +32,56 @@ from master.oauth.authorize import (
     redirect_uri_of,
     single_parameters,
 )
-from master.oauth.clients import BROWSER_CLIENT, DISPLAY_PATH, IMPLICIT_PATH, ClientRegistry
+from master.oauth.clients import BROWSER_CLIENT, ClientRegistry
 from master.oauth.errors import OAuthError, RedirectError
-from master.oauth.identity_mapper import AUTHENTICATION_ERROR, CLAIM_ERROR, MappingError, map_login, sync_groups
+from master.oauth.identity_mapper import AUTHENTICATION_ERROR, MappingError
+from master.oauth.logins import Busy, Logins
+from master.oauth.messages import (
+    Annotate,
+    OAuthRequest,
+    PageError,
+    authorization_of,
+    basic_credentials,
+    callback_state,
+    client_credentials,
+    content_security_policy,
+    delete_cookie,
+    error_page,
+    html_response,
+    json_response,
+    parse_parameters,
+    redirect,
+    set_cookie,
+    target_of,
+    with_scopes,
+    with_state,
+)
+from master.oauth.paths import (
+    APPROVE_PATH,
+    AUTHORIZE_PATH,
+    CALLBACK_PATH,
+    DISCOVERY_PATH,
+    DISPLAY_PATH,
+    IMPLICIT_PATH,
+    INFO_PATH,
+    LOGIN_PATH,
+    LOGOUT_PATH,
+    REQUEST_PATH,
+    STYLE_PATH,
+    TOKEN_PATH,
+)
 from master.oauth.redirect_uris import match_redirect_uri, origin, server_relative, with_fragment, with_query
 from master.oauth.session import CSRF_COOKIE, SESSION_COOKIE, SessionSealer, is_same_csrf_token, new_csrf_token
-from master.oauth.throttle import PasswordThrottle, PendingLogins
 from master.oauth.tokens import TokenIssuer
 from master.registry.creation import ObjectCreation
-from master.registry.users import identity_key, user_key
+from master.registry.users import user_key
 from master.resources.metadata import Clock
 from master.resources.oauth import USER_SCOPES
-from master.resources.users import User, identity_name
-from master.storage.interface import Conflict, Storage, Transaction
+from master.resources.users import User
+from master.storage.interface import Conflict, Storage
 
 log = logging.getLogger(__name__)
 
-DISCOVERY_PATH = "/.well-known/oauth-authorization-server"
-AUTHORIZE_PATH, APPROVE_PATH, TOKEN_PATH = "/oauth/authorize", "/oauth/authorize/approve", "/oauth/token"
-INFO_PATH, REQUEST_PATH = "/oauth/info", "/oauth/token/request"
-LOGIN_PATH, LOGOUT_PATH, CALLBACK_PATH = "/login", "/logout", "/oauth2callback"
-
-MAX_FORM_BYTES, FORM_SECONDS = 64 << 10, 30.0
-MAX_RECORDED_NAME = 256
-"""Characters of a user name in the audit log and in the throttle."""
-
-MAPPING_ATTEMPTS = 3
 REALM = "openshift"
 CSRF_HEADER = "X-CSRF-Token"
 """A client that can send this header is no page of another site, so it may be asked for a password."""
@@ -82,34 +97,6 @@ SECURITY_HEADERS = {
     "X-XSS-Protection": "1; mode=block",
 }
 
-USERNAME_ANNOTATION, DECISION_ANNOTATION = (
-    "authentication.openshift.io/username",
-    "authentication.openshift.io/decision",
-)
-"""Audit annotations of a request with a password or an identity of a provider."""
-
-UNKNOWN_NAME = "(unknown)"
-"""The recorded name of a failed login with a name that nobody has logged in with."""
-
-Annotate = Callable[[str, str], None]
-
-
-def serves(path: str) -> bool:
-    """Return whether a path is one of the OAuth server's."""
-    return path in (DISCOVERY_PATH, LOGIN_PATH, LOGOUT_PATH) or path.startswith(
-        ("/oauth/", f"{LOGIN_PATH}/", f"{CALLBACK_PATH}/")
-    )
-
-
-class PageError(Exception):
-    """An error that a person gets as a page."""
-
-    def __init__(self, code: str, text: str, status: int = 400) -> None:
-        super().__init__(text)
-        self.code = code
-        self.text = text
-        self.status = status
-
 
 class LoginError(Exception):
     """A login that failed. `reason` is a code of `pages.REASONS`."""
@@ -117,38 +104,6 @@ class LoginError(Exception):
     def __init__(self, reason: str) -> None:
         super().__init__(pages.REASONS[reason])
         self.reason = reason
-
-
-class Busy(Exception):
-    """Too many password checks are running."""
-
-
-@dataclass(frozen=True, slots=True)
-class OAuthRequest:
-    """A request with its parameters: those of the form of a POST, else those of the query.
-
-    `address` is the client's. `certificate` is its client certificate as DER. `annotate` adds to the audit event.
-    """
-
-    http: web.Request
-    parameters: dict[str, str]
-    address: str
-    certificate: bytes | None
-    annotate: Annotate
-
-    def csrf_token(self) -> str:
-        """Return the token of the cookie; empty if there is none."""
-        return self.http.cookies.get(CSRF_COOKIE, "")
-
-    @property
-    def has_csrf_token(self) -> bool:
-        """Return whether the form has the token of the cookie."""
-        return is_same_csrf_token(self.csrf_token(), self.parameters.get("csrf", ""))
-
-    def require_csrf_token(self) -> None:
-        """Require that the form has the token of the cookie. Raises PageError."""
-        if not self.has_csrf_token:
-            raise PageError("token_expired", pages.REASONS["token_expired"])
 
 
 Handler = Callable[[OAuthRequest], Awaitable[web.Response]]
@@ -176,8 +131,7 @@ class OAuthServer:
         self._url = url
         self._clients = ClientRegistry(storage)
         self._tokens = TokenIssuer(storage, creation, clock, service_account_of)
-        self._throttle = PasswordThrottle()
-        self._pending_logins = PendingLogins()
+        self._logins = Logins(storage, creation)
         self._handlers: Mapping[str, Mapping[str, Handler]] = {
             DISCOVERY_PATH: {"GET": self._discover},
             AUTHORIZE_PATH: {"GET": self._authorize, "POST": self._authorize},
@@ -187,7 +141,7 @@ class OAuthServer:
             REQUEST_PATH: {"GET": self._request_token},
             DISPLAY_PATH: {"GET": self._show_display_button, "POST": self._display_token},
             IMPLICIT_PATH: {"GET": self._explain_implicit},
-            pages.STYLE_PATH: {"GET": self._style},
+            STYLE_PATH: {"GET": self._style},
             LOGIN_PATH: {"GET": self._show_login, "POST": self._login},
             LOGOUT_PATH: {"POST": self._logout},
             CALLBACK_PATH: {"GET": self._callback},
@@ -211,7 +165,7 @@ class OAuthServer:
                 path = prefix
         handlers = self._handlers.get(path)
         if handlers is None:
-            return _error_page("not_found", "The page does not exist.", 404)
+            return error_page("not_found", "The page does not exist.", 404)
         handler = handlers.get(http.method)
         if handler is None:
             return web.Response(status=405, headers={"Allow": ", ".join(handlers)})
@@ -225,7 +179,7 @@ class OAuthServer:
     async def _discover(self, _: OAuthRequest) -> web.Response:
         """Return the metadata of the server (RFC 8414)."""
         url = self._url()
-        return _json(
+        return json_response(
             {
                 "issuer": url,
                 "authorization_endpoint": f"{url}{AUTHORIZE_PATH}",
@@ -262,7 +216,7 @@ class OAuthServer:
             return await self._authorize_client(request, client, redirect_uri)
         except RedirectError as error:
             failure = {"error": error.code, "error_description": error.description}
-            return _redirect(with_query(redirect_uri, _with_state(failure, parameters)))
+            return redirect(with_query(redirect_uri, with_state(failure, parameters)))
 
     async def _authorize_client(self, request: OAuthRequest, client: Client, redirect_uri: str) -> web.Response:
         authorize_request = parse_authorize_request(client, redirect_uri, request.parameters)
@@ -272,16 +226,16 @@ class OAuthServer:
         if not self._tokens.is_granted(user, authorize_request):
             return self._redirect_to_grant(authorize_request, request)
         response = await self._issue(user, authorize_request)
-        _delete_cookie(response, SESSION_COOKIE)
+        delete_cookie(response, SESSION_COOKIE)
         return response
 
     async def _issue(self, user: User, request: AuthorizeRequest) -> web.Response:
         state = {"state": request.state}
         if request.response_type == TOKEN:
             issued = await self._tokens.issue_token(user, request)
-            return _redirect(with_fragment(request.redirect_uri, {**issued.parameters(), **state}))
+            return redirect(with_fragment(request.redirect_uri, {**issued.parameters(), **state}))
         code = await self._tokens.issue_code(user, request)
-        return _redirect(with_query(request.redirect_uri, {"code": code, **state}))
+        return redirect(with_query(request.redirect_uri, {"code": code, **state}))
 
     async def _authenticate(self, request: OAuthRequest) -> User | None:
         """Return the user of a session, of a proxy's headers, or of Basic credentials; None if there is none.
@@ -290,11 +244,11 @@ class OAuthServer:
         """
         if (user := await self._browser_user(request)) is not None:
             return user
-        credentials = _basic_credentials(request.http.headers.get("Authorization", ""))
+        credentials = basic_credentials(request.http.headers.get("Authorization", ""))
         if credentials is None or not request.http.headers.get(CSRF_HEADER):
             return None
         challenging = tuple(provider for provider in self._providers if provider.is_challenge)
-        return await self._check_password(challenging, *credentials, request)
+        return await self._logins.check_password(challenging, *credentials, request.address, request.annotate)
 
     async def _browser_user(self, request: OAuthRequest) -> User | None:
         """Return the user of a session or of a proxy's headers; None if there is none.
@@ -308,7 +262,7 @@ class OAuthServer:
             if isinstance(provider.authenticator, HeaderProvider):
                 account = provider.authenticator.authenticate_headers(request.http.headers, request.certificate)
                 if account is not None:
-                    return await self._map(provider, account, request)
+                    return await self._logins.map_account(provider, account, request.annotate)
         return None
 
     def _user(self, name: str, uid: str) -> User | None:
@@ -332,9 +286,9 @@ class OAuthServer:
         if not candidates:
             raise RedirectError("access_denied")
         if len(candidates) > 1:
-            links = [(provider.name, with_query(_target(request), {"idp": provider.name})) for provider in candidates]
-            return _html(pages.provider_selection(links))
-        return await self._redirect_to_provider(request, candidates[0], _target(request))
+            links = [(provider.name, with_query(target_of(request), {"idp": provider.name})) for provider in candidates]
+            return html_response(pages.provider_selection(links))
+        return await self._redirect_to_provider(request, candidates[0], target_of(request))
 
     def _challenge(self, request: OAuthRequest) -> web.Response:
         """Return 401 as `oc` expects it. Only a client that sends X-CSRF-Token is asked for a password."""
@@ -349,7 +303,7 @@ class OAuthServer:
             return web.Response(status=401, headers={"WWW-Authenticate": f'Basic realm="{REALM}"'})
         for provider in self._providers:
             if provider.is_challenge and isinstance(provider.authenticator, HeaderProvider):
-                return _redirect(self._proxy_url(provider.authenticator.challenge_url, _target(request)))
+                return redirect(self._proxy_url(provider.authenticator.challenge_url, target_of(request)))
         url = f"{self._url()}{REQUEST_PATH}"
         text = f"You must obtain an API token by visiting {url}"
         headers = {"Warning": f'199 Origin "{text}"', "Link": f'<{url}>; rel="related"'}
@@ -358,7 +312,7 @@ class OAuthServer:
     async def _redirect_to_provider(self, request: OAuthRequest, provider: IdentityProvider, then: str) -> web.Response:
         authenticator = provider.authenticator
         if isinstance(authenticator, HeaderProvider):
-            return _redirect(self._proxy_url(authenticator.login_url, then))
+            return redirect(self._proxy_url(authenticator.login_url, then))
         if isinstance(authenticator, RedirectProvider):
             csrf = request.csrf_token() or new_csrf_token()
             state = base64.urlsafe_b64encode(urllib.parse.urlencode({"csrf": csrf, "then": then}).encode()).decode()
@@ -367,10 +321,10 @@ class OAuthServer:
             except ProviderError as error:
                 reason = _reason(error, provider.name)
                 raise PageError(reason, pages.REASONS[reason], 500) from error
-            response = _redirect(target)
-            _set_cookie(response, CSRF_COOKIE, csrf)
+            response = redirect(target)
+            set_cookie(response, CSRF_COOKIE, csrf)
             return response
-        return _redirect(with_query(self._login_path(provider), {"then": then}))
+        return redirect(with_query(self._login_path(provider), {"then": then}))
 
     def _login_path(self, provider: IdentityProvider) -> str:
         """Return the path of a provider's login page. With one such page it is the path without a name."""
@@ -397,15 +351,15 @@ class OAuthServer:
             "client_id": authorize_request.client.name,
             "redirect_uri": authorize_request.redirect_uri,
             "scope": " ".join(authorize_request.scopes),
-            "then": _target(request),
+            "then": target_of(request),
         }
-        return _redirect(with_query(APPROVE_PATH, parameters))
+        return redirect(with_query(APPROVE_PATH, parameters))
 
     async def _show_grant(self, request: OAuthRequest) -> web.Response:
         """Ask the user which scopes the client gets."""
         user = await self._browser_user(request)
         if user is None:
-            return _redirect(_authorization(request))
+            return redirect(authorization_of(request))
         authorize_request = self._grant_request(request)
         client, granted = authorize_request.client, self._tokens.granted_scopes(user, authorize_request.client)
         csrf = request.csrf_token() or new_csrf_token()
@@ -417,31 +371,31 @@ class OAuthServer:
             "redirect_uri": authorize_request.redirect_uri,
         }
         scopes = [scope for scope in authorize_request.scopes if scope not in granted]
-        response = _html(
+        response = html_response(
             pages.grant(client, user.metadata.name, scopes, granted, fields), origin(authorize_request.redirect_uri)
         )
-        _set_cookie(response, CSRF_COOKIE, csrf)
+        set_cookie(response, CSRF_COOKIE, csrf)
         return response
 
     async def _approve(self, request: OAuthRequest) -> web.Response:
         """Grant the chosen scopes, and go on with the authorization; or report to the client that the user denies."""
         user = await self._browser_user(request)
         if user is None:
-            return _redirect(_authorization(request))
+            return redirect(authorization_of(request))
         request.require_csrf_token()
         if request.parameters.get("user_name") != user.metadata.name:
             raise PageError("user_mismatch", "User did not match.")
-        then = _authorization(request)
+        then = authorization_of(request)
         authorize_request = self._grant_request(request)
         # A form without a ticked scope must not become a request for the default one.
         if "approve" not in request.parameters or not request.parameters.get("scope"):
-            return _redirect(with_query(then, {"error": "access_denied"}))
+            return redirect(with_query(then, {"error": "access_denied"}))
         try:
             await self._tokens.grant(user, authorize_request.client, authorize_request.scopes)
         except Conflict as error:
             text = "The grant was changed at the same time. Please try again."
             raise PageError("conflict", text, 409) from error
-        return _redirect(_with_scopes(then, authorize_request.scopes))
+        return redirect(with_scopes(then, authorize_request.scopes))
 
     def _grant_request(self, request: OAuthRequest) -> AuthorizeRequest:
         """Return the request of a grant page or form. Raises OAuthError."""
@@ -456,7 +410,7 @@ class OAuthServer:
     async def _redeem(self, request: OAuthRequest) -> web.Response:
         """Exchange a code for a token (RFC 6749, 4.1.3)."""
         parameters = request.parameters
-        client_id, secret = _client_credentials(request)
+        client_id, secret = client_credentials(request)
         match parameters.get("grant_type", ""):
             case "authorization_code":
                 pass
@@ -473,13 +427,13 @@ class OAuthServer:
             parameters.get("redirect_uri", ""),
             parameters.get("code_verifier", ""),
         )
-        return _json(issued.parameters())
+        return json_response(issued.parameters())
 
     async def _describe_token(self, request: OAuthRequest) -> web.Response:
         scheme, _, token = request.http.headers.get("Authorization", "").partition(" ")
         if scheme.lower() != "bearer":
             token = request.parameters.get("code", "")
-        return _json(self._tokens.describe(token.strip()))
+        return json_response(self._tokens.describe(token.strip()))
 
     async def _request_token(self, _: OAuthRequest) -> web.Response:
         """Send the user to the authorization of the client that shows tokens."""
@@ -488,19 +442,19 @@ class OAuthServer:
             "redirect_uri": f"{self._url()}{DISPLAY_PATH}",
             "response_type": "code",
         }
-        return _redirect(with_query(AUTHORIZE_PATH, parameters))
+        return redirect(with_query(AUTHORIZE_PATH, parameters))
 
     async def _show_display_button(self, request: OAuthRequest) -> web.Response:
         """Show a button. A page of another site could make the browser get a page, but not press the button."""
         if error := request.parameters.get("error", ""):
             code = error if error in ("access_denied", "invalid_scope") else "invalid_request"
-            return _error_page(code, "No token was requested.", 200)
+            return error_page(code, "No token was requested.", 200)
         code = request.parameters.get("code", "")
         if not code:
-            return _redirect(REQUEST_PATH)
+            return redirect(REQUEST_PATH)
         csrf = request.csrf_token() or new_csrf_token()
-        response = _html(pages.display_button(code, csrf))
-        _set_cookie(response, CSRF_COOKIE, csrf)
+        response = html_response(pages.display_button(code, csrf))
+        set_cookie(response, CSRF_COOKIE, csrf)
         return response
 
     async def _display_token(self, request: OAuthRequest) -> web.Response:
@@ -511,19 +465,19 @@ class OAuthServer:
         try:
             issued = await self._tokens.redeem(client, secret, code, redirect_uri, "")
         except OAuthError as error:
-            return _error_page(error.code, "The code has expired or was used. Request another token.", 400)
-        return _html(pages.display_token(issued.access_token, self._url(), REQUEST_PATH))
+            return error_page(error.code, "The code has expired or was used. Request another token.", 400)
+        return html_response(pages.display_token(issued.access_token, self._url(), REQUEST_PATH))
 
     # --- login and logout ------------------------------------------------------------------------------------------
 
     async def _show_login(self, request: OAuthRequest) -> web.Response:
         then = server_relative(request.parameters.get("then", ""))
         if not then or self._login_provider(request) is None:
-            return _redirect("/")
+            return redirect("/")
         csrf = request.csrf_token() or new_csrf_token()
         page = pages.login(request.http.rel_url.raw_path, then, csrf, request.parameters.get("reason", ""))
-        response = _html(page, self._redirect_origin(then))
-        _set_cookie(response, CSRF_COOKIE, csrf)
+        response = html_response(page, self._redirect_origin(then))
+        set_cookie(response, CSRF_COOKIE, csrf)
         return response
 
     def _redirect_origin(self, then: str) -> str:
@@ -554,11 +508,11 @@ class OAuthServer:
         then = server_relative(request.parameters.get("then", ""))
         provider = self._login_provider(request)
         if not then or provider is None:
-            return _redirect("/")
+            return redirect("/")
         try:
             user = await self._form_user(provider, request)
         except LoginError as error:
-            return _redirect(with_query(request.http.rel_url.raw_path, {"reason": error.reason, "then": then}))
+            return redirect(with_query(request.http.rel_url.raw_path, {"reason": error.reason, "then": then}))
         return self._logged_in(user, then)
 
     async def _form_user(self, provider: IdentityProvider, request: OAuthRequest) -> User:
@@ -569,7 +523,7 @@ class OAuthServer:
         if not username:
             raise LoginError("user_required")
         try:
-            user = await self._check_password((provider,), username, password, request)
+            user = await self._logins.check_password((provider,), username, password, request.address, request.annotate)
         except (MappingError, ProviderError) as error:
             raise LoginError(_reason(error, provider.name)) from error
         except Busy as error:
@@ -579,15 +533,15 @@ class OAuthServer:
         return user
 
     def _logged_in(self, user: User, then: str) -> web.Response:
-        response = _redirect(then)
+        response = redirect(then)
         meta = user.metadata
-        _set_cookie(response, SESSION_COOKIE, self._sealer.seal(meta.name, meta.uid, self._clock()))
+        set_cookie(response, SESSION_COOKIE, self._sealer.seal(meta.name, meta.uid, self._clock()))
         return response
 
     async def _logout(self, request: OAuthRequest) -> web.Response:
         then = server_relative(request.parameters.get("then", ""))
-        response = _redirect(then) if then else _html(pages.logged_out())
-        _delete_cookie(response, SESSION_COOKIE)
+        response = redirect(then) if then else html_response(pages.logged_out())
+        delete_cookie(response, SESSION_COOKIE)
         return response
 
     async def _callback(self, request: OAuthRequest) -> web.Response:
@@ -596,79 +550,17 @@ class OAuthServer:
         provider = self._provider(name)
         if provider is None or not isinstance(provider.authenticator, RedirectProvider):
             raise PageError("not_found", "The page does not exist.", 404)
-        state = _callback_state(request.parameters.get("state", ""))
+        state = callback_state(request.parameters.get("state", ""))
         then = server_relative(state.get("then", ""))
         if not is_same_csrf_token(request.csrf_token(), state.get("csrf", "")) or not then:
             raise PageError("token_expired", pages.REASONS["token_expired"])
         try:
             account = await provider.authenticator.redeem(request.parameters, self._callback_url(provider))
-            user = await self._map(provider, account, request)
+            user = await self._logins.map_account(provider, account, request.annotate)
         except (ProviderError, MappingError) as error:
             reason = _reason(error, provider.name)
             raise PageError(reason, pages.REASONS[reason]) from error
         return self._logged_in(user, then)
-
-    # --- identities ------------------------------------------------------------------------------------------------
-
-    async def _check_password(
-        self, providers: tuple[IdentityProvider, ...], username: str, password: str, request: OAuthRequest
-    ) -> User | None:
-        """Return the user of a name and a password; None if they are wrong at all providers.
-
-        The first provider that accepts them wins. Raises ProviderError if one cannot answer and none accepts them,
-        MappingError and Busy.
-        """
-        name = username[:MAX_RECORDED_NAME]
-        request.annotate(USERNAME_ANNOTATION, self._recorded_name(providers, name))
-        request.annotate(DECISION_ANNOTATION, "error")
-        if not self._pending_logins.begin(request.address):
-            raise Busy
-        try:
-            await asyncio.sleep(self._throttle.delay(name, request.address, time.monotonic()))
-            found, failure = await _first_account(providers, username, password)
-        finally:
-            self._pending_logins.end(request.address)
-        if found is None:
-            self._throttle.failed(name, request.address, time.monotonic())
-            if failure is not None:
-                raise failure
-            request.annotate(DECISION_ANNOTATION, "deny")
-            return None
-        user = await self._map(*found, request)
-        self._throttle.succeeded(name)
-        return user
-
-    def _recorded_name(self, providers: tuple[IdentityProvider, ...], name: str) -> str:
-        """Return a user name for the audit log. A name that nobody has may be a password in the wrong field."""
-        escaped = escape_provider_user_name(name)
-        keys = [user_key(name), *(identity_key(identity_name(provider.name, escaped)) for provider in providers)]
-        return name if any(self._store.get_uncommitted(key) is not None for key in keys) else UNKNOWN_NAME
-
-    async def _map(self, provider: IdentityProvider, account: ProviderIdentity, request: OAuthRequest) -> User:
-        """Return the user of an account, and create what is missing. Raises MappingError."""
-        request.annotate(USERNAME_ANNOTATION, account.provider_user_name[:MAX_RECORDED_NAME])
-        request.annotate(DECISION_ANNOTATION, "error")
-        for _ in range(MAPPING_ATTEMPTS):
-            objects = Transaction(self._store)
-
-            def create(resource: Any, obj: Any, objects: Transaction = objects) -> Any:
-                return self._creation.create(resource, obj, objects)
-
-            try:
-                user = map_login(provider, account, objects, create)
-                deletions = sync_groups(account, user.metadata.name, objects, create)
-            except StatusError as error:
-                raise MappingError(CLAIM_ERROR, str(error)) from error
-            try:
-                await self._store.write(*objects.changes, *deletions)
-            except Conflict:
-                continue
-            record = self._store.get_uncommitted(user_key(user.metadata.name))
-            if record is not None:
-                request.annotate(DECISION_ANNOTATION, "allow")
-                mapped: User = record.object
-                return mapped
-        raise MappingError(CLAIM_ERROR, f"the user of {account.provider_user_name!r} is written by others")
 
 
 def _reason(error: ProviderError | MappingError, provider_name: str) -> str:
@@ -682,170 +574,14 @@ async def _answer(
 ) -> web.Response:
     """Return the response of a handler, or that of its error."""
     try:
-        parameters = await _parameters(http)
+        parameters = await parse_parameters(http)
         return await handler(OAuthRequest(http, parameters, address, certificate, annotate))
     except OAuthError as error:
-        return _json({"error": error.code, "error_description": error.description}, 400)
+        return json_response({"error": error.code, "error_description": error.description}, 400)
     except PageError as error:
-        return _error_page(error.code, error.text, error.status)
+        return error_page(error.code, error.text, error.status)
     except (ProviderError, MappingError) as error:
         reason = _reason(error, "")
-        return _error_page(reason, pages.REASONS[reason], 500)
+        return error_page(reason, pages.REASONS[reason], 500)
     except Busy:
         return web.Response(status=429, text="too many logins are in progress", headers={"Retry-After": "5"})
-
-
-async def _first_account(
-    providers: tuple[IdentityProvider, ...], username: str, password: str
-) -> tuple[tuple[IdentityProvider, ProviderIdentity] | None, ProviderError | None]:
-    """Return the first provider that accepts name and password, with the account; and the first error."""
-    failure = None
-    for provider in providers:
-        if not isinstance(provider.authenticator, PasswordProvider):
-            continue
-        try:
-            account = await provider.authenticator.authenticate_password(username, password)
-        except ProviderError as error:
-            failure = failure or error
-            continue
-        if account is not None:
-            return (provider, account), None
-    return None, failure
-
-
-# --- parsing ----------------------------------------------------------------------------------------------------------
-
-
-async def _parameters(http: web.Request) -> dict[str, str]:
-    """Return the parameters of the form of a POST, or of the query. Raises OAuthError.
-
-    The boxes of a grant form repeat `scope`; they are joined.
-    """
-    text = http.rel_url.raw_query_string
-    if http.method == "POST":
-        if http.content_type != "application/x-www-form-urlencoded":
-            raise OAuthError("invalid_request", "application/x-www-form-urlencoded is accepted")
-        text = await _form(http)
-    try:
-        pairs = urllib.parse.parse_qsl(text, keep_blank_values=True, max_num_fields=100, errors="strict")
-    except ValueError as error:
-        raise OAuthError("invalid_request") from error
-    if http.path == APPROVE_PATH and http.method == "POST":
-        scopes = " ".join(value for name, value in pairs if name == "scope")
-        pairs = [*((name, value) for name, value in pairs if name != "scope"), ("scope", scopes)]
-    return single_parameters(pairs)
-
-
-async def _form(http: web.Request) -> str:
-    """Return the body of a form. Raises OAuthError."""
-    try:
-        async with asyncio.timeout(FORM_SECONDS):
-            body = bytearray()
-            async for chunk in http.content.iter_any():
-                body += chunk
-                if len(body) > MAX_FORM_BYTES:
-                    raise OAuthError("invalid_request", f"a form of at most {MAX_FORM_BYTES} bytes is accepted")
-    except TimeoutError as error:
-        raise OAuthError("invalid_request", "the form was not received in time") from error
-    try:
-        return body.decode("ascii")
-    except UnicodeDecodeError as error:
-        raise OAuthError("invalid_request") from error
-
-
-def _basic_credentials(authorization: str) -> tuple[str, str] | None:
-    """Return name and password of a Basic Authorization header; None if it is another one or malformed."""
-    scheme, _, encoded = authorization.partition(" ")
-    if scheme.lower() != "basic":
-        return None
-    try:
-        text = base64.b64decode(encoded.strip(), validate=True).decode()
-    except (binascii.Error, ValueError):
-        return None
-    name, colon, password = text.partition(":")
-    return (name, password) if colon and name else None
-
-
-def _client_credentials(request: OAuthRequest) -> tuple[str, str]:
-    """Return name and secret of a client: of the Authorization header, or of the form. Raises OAuthError."""
-    authorization = request.http.headers.get("Authorization", "")
-    if authorization:
-        credentials = _basic_credentials(authorization)
-        if credentials is None:
-            raise OAuthError("invalid_request")
-        name, secret = map(urllib.parse.unquote_plus, credentials)
-        return name, secret
-    if "client_id" not in request.parameters:
-        raise OAuthError("invalid_request")
-    return request.parameters["client_id"], request.parameters.get("client_secret", "")
-
-
-def _callback_state(state: str) -> dict[str, str]:
-    """Return what `_redirect_to_provider` put into the state; nothing if it is malformed."""
-    try:
-        return single_parameters(urllib.parse.parse_qsl(base64.urlsafe_b64decode(state.encode("ascii")).decode()))
-    except (binascii.Error, ValueError, OAuthError):
-        return {}
-
-
-def _target(request: OAuthRequest) -> str:
-    """Return path and query of a request, to come back to it. The parameters of a POST become a query."""
-    return with_query(request.http.path, {k: v for k, v in request.parameters.items() if k != "idp"})
-
-
-def _authorization(request: OAuthRequest) -> str:
-    """Return the authorization that a grant page belongs to. Raises PageError.
-
-    Without a session, it leads to the login and then back to the page.
-    """
-    then = server_relative(request.parameters.get("then", ""))
-    if then.partition("?")[0] != AUTHORIZE_PATH:
-        raise PageError("invalid_request", "The request is invalid.")
-    return then
-
-
-def _with_state(parameters: dict[str, str], requested: Mapping[str, str]) -> dict[str, str]:
-    return {**parameters, "state": requested["state"]} if "state" in requested else parameters
-
-
-def _with_scopes(then: str, scopes: tuple[str, ...]) -> str:
-    """Return the authorization with these scopes."""
-    path, _, query = then.partition("?")
-    pairs = [(name, value) for name, value in urllib.parse.parse_qsl(query) if name != "scope"]
-    return f"{path}?{urllib.parse.urlencode([*pairs, ('scope', ' '.join(scopes))])}"
-
-
-# --- responses --------------------------------------------------------------------------------------------------------
-
-
-def content_security_policy(form_target: str) -> str:
-    """Return the policy of a page. `form_target` is an origin to which a form may redirect, besides this server."""
-    return (
-        "default-src 'none'; style-src 'self'; base-uri 'none'; frame-ancestors 'none'; "
-        f"form-action 'self'{f' {form_target}' if form_target else ''}"
-    )
-
-
-def _html(page: str, form_target: str = "", status: int = 200) -> web.Response:
-    headers = {"Content-Security-Policy": content_security_policy(form_target)}
-    return web.Response(status=status, text=page, content_type="text/html", headers=headers)
-
-
-def _error_page(code: str, text: str, status: int) -> web.Response:
-    return _html(pages.error(code, text), status=status)
-
-
-def _json(document: object, status: int = 200) -> web.Response:
-    return web.Response(status=status, body=msgspec.json.encode(document), content_type="application/json")
-
-
-def _redirect(location: str) -> web.Response:
-    return web.Response(status=302, headers={"Location": location})
-
-
-def _set_cookie(response: web.Response, name: str, value: str) -> None:
-    response.set_cookie(name, value, path="/", secure=True, httponly=True, samesite="Lax")
-
-
-def _delete_cookie(response: web.Response, name: str) -> None:
-    response.del_cookie(name, path="/", secure=True, httponly=True, samesite="Lax")

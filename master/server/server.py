@@ -36,7 +36,7 @@ from master.auth.identity_providers.provider import IdentityProvider
 from master.auth.identity_providers.request_header import RequestHeaderProvider
 from master.auth.oauth_tokens import OAuthTokenAuthenticator
 from master.auth.service_account_tokens import TokenSigner
-from master.oauth import server as oauth_server
+from master.oauth import paths as oauth_paths
 from master.oauth.server import OAuthServer
 from master.oauth.session import SessionSealer
 from master.registry import projects
@@ -226,7 +226,7 @@ class Server:
 
     async def _serve(self, http: web.Request, record: AuditRecord) -> web.StreamResponse:
         """Authenticate, resolve, impersonate, authorize and dispatch one request. Raises `errors.StatusError`."""
-        if oauth_server.serves(http.path):
+        if oauth_paths.serves(http.path):
             return await self._serve_oauth(http, record)
         transport, client = http.transport, None
         try:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from master.oauth import pages
 from master.oauth.authorize import Client
+from master.oauth.paths import STYLE_PATH
 
 HOSTILE = st.one_of(
     st.text(max_size=40),
@@ -98,7 +99,7 @@ def test_page_has_neither_script_nor_style_of_its_own(page: Callable[[str], str]
     for tag, attributes in Markup(page("x")).tags:
         assert tag not in ("script", "style")
         assert not [name for name in attributes if name.startswith("on") or name == "style"]
-    assert f'href="{pages.STYLE_PATH}"' in page("x")
+    assert f'href="{STYLE_PATH}"' in page("x")
 
 
 @pytest.mark.parametrize("reason", pages.REASONS)
