@@ -127,6 +127,7 @@ class NetnsCluster:
         self.lab.state.mkdir()
         self.lab.root.symlink_to(self.lab.state)
         (self.lab.root / "master").mkdir()
+        self.lab.master_settings.write_text("# The defaults.\n")
         underlay.make(self.lab)
         self._start_master()
         for node in self.lab.nodes:
