@@ -88,7 +88,7 @@ def _services_table_for_pods(config: ProxyConfig, ports: Iterable[ServicePortInf
 
 
 def _services_table_without_reject(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_port: int) -> str:
-    text = services_table(config, ports, proxy_port)
+    text = _services_table_with_open_nodes(config, ports, proxy_port)
     [to_node_port] = [line for line in text.splitlines() if "@node_ips meta l4proto {" in line]
     return _without_rule(text, to_node_port)
 
