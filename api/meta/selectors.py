@@ -74,6 +74,10 @@ class Selector:
 # --- parsing ----------------------------------------------------------------------------------------------------------
 
 
+MAX_REQUIREMENTS, MAX_VALUES = 100, 1000
+"""Requirements of a selector, and values of one. A watch keeps them, and compares them with each object."""
+
+
 def parse_label_selector(text: str) -> Selector:
     """Parse a label selector. Raises BadSelector."""
     tokens = _Tokens(text)
@@ -85,6 +89,8 @@ def parse_label_selector(text: str) -> Selector:
             requirements.append(_parse_requirement(tokens))
         except BadSelector as error:
             raise BadSelector(f"unable to parse requirement: {error}") from error
+        if len(requirements) > MAX_REQUIREMENTS:
+            raise BadSelector(f"at most {MAX_REQUIREMENTS} requirements are accepted")
         if tokens.next not in (",", ""):
             raise BadSelector(f"found '{tokens.next}', expected: ',' or 'end of string'")
         if tokens.take() and tokens.next != "!" and tokens.next in _SYMBOLS:
@@ -147,6 +153,8 @@ def _parse_values(tokens: _Tokens) -> list[str]:
     values = []
     while True:
         values.append("" if tokens.next in (",", ")") else tokens.take_identifier())
+        if len(values) > MAX_VALUES:
+            raise BadSelector(f"at most {MAX_VALUES} values are accepted")
         if tokens.next not in (",", ")"):
             raise BadSelector(f"found '{tokens.next}', expected: ',' or ')'")
         if tokens.take() == ")":
@@ -163,6 +171,8 @@ def parse_field_selector(text: str, supported: frozenset[str]) -> Selector:
         if key not in supported:
             raise BadSelector(f"field label not supported: {key}")
         requirements.append(Requirement(key, "notin" if operator == "!=" else "in", frozenset({value})))
+        if len(requirements) > MAX_REQUIREMENTS:
+            raise BadSelector(f"at most {MAX_REQUIREMENTS} requirements are accepted")
     return Selector(tuple(requirements))
 
 

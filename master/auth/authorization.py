@@ -30,10 +30,10 @@ from master.auth.node_authorizer import NODE_RESOURCES, READABLE_IF_REFERENCED, 
 from master.auth.rbac import BindingIndex, Requester
 from master.request_info import NameFilter, RecordFilter, RequestInfo
 from master.resources import scheme
-from master.resources.rbac import ClusterRole, PolicyRule, RoleRef
+from master.resources.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef
 from master.resources.resource import VERBS, AnyResource
 from master.resources.scheme import group_resource
-from master.storage.interface import Key, Storage
+from master.storage.interface import Key, Storage, WatchEvent
 
 NODE_BOUND_KINDS = frozenset(("Pod", "NodeQuery", "ResourceSlice"))
 """Kinds whose objects belong to the node that `spec.nodeName` names."""
@@ -73,12 +73,39 @@ def browser_safe(attributes: Attributes) -> Attributes:
     return replace(attributes, verb=verb, subresource=subresource)
 
 
+MAX_READERS = 1000
+"""Users whose readable names are kept."""
+
+
+class ReadableNames:
+    """The decisions whether users may get objects of filtered lists, kept until roles or bindings change.
+
+    A user may have many watches, and each of them asks for each change of an object.
+    """
+
+    def __init__(self, store: Storage) -> None:
+        self._by_reader: dict[tuple[User, str], dict[str, bool]] = {}
+        for kind in (Role, RoleBinding, ClusterRole, ClusterRoleBinding):
+            store.watch(group_resource(kind), self._forget)
+
+    def of(self, user: User, resource: AnyResource) -> dict[str, bool]:
+        """Return the decisions for a user, by name. The caller adds to them."""
+        if len(self._by_reader) >= MAX_READERS:
+            self._by_reader.clear()
+        return self._by_reader.setdefault((user, resource.stored_kind), {})
+
+    def _forget(self, _: WatchEvent) -> None:
+        for decisions in self._by_reader.values():
+            decisions.clear()
+
+
 class Authorizer:
     """Decides which requests are allowed. Methods that require something raise `errors.StatusError`."""
 
     def __init__(self, store: Storage) -> None:
         self._store = store
         self._bindings = BindingIndex(store)
+        self._readable = ReadableNames(store)
 
     def require(self, user: User, verb: str, info: RequestInfo, query: Mapping[str, str]) -> Decision:
         """Require that the user may send this request for objects, and return why. Raises Forbidden."""
@@ -159,10 +186,16 @@ class Authorizer:
         """Return the filter of the names that lists show to the user; None for all."""
         if not resource.filtered_list or (SYSTEM_MASTERS in user.groups and not user.extra):
             return None
-        stored = resource.stored_resource
-        return lambda name: (
-            self.decide(user, Attributes("get", stored.group, stored.plural, namespace=name, name=name)).allowed
-        )
+        stored, known = resource.stored_resource, self._readable.of(user, resource)
+
+        def may_get(name: str) -> bool:
+            allowed = known.get(name)
+            if allowed is None:
+                attributes = Attributes("get", stored.group, stored.plural, namespace=name, name=name)
+                allowed = known[name] = self.allows(user, attributes)
+            return allowed
+
+        return may_get
 
     def impersonate(self, user: User, headers: Iterable[tuple[str, str]]) -> User:
         """Return the user that the request is handled as: the impersonated one if headers name one.

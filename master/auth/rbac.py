@@ -335,7 +335,7 @@ MAX_COMPARISONS = 500_000
 def _check_covered(
     resource: AnyResource, name: str, requested: Sequence[PolicyRule], namespace: str, requester: Requester
 ) -> None:
-    held = tuple(dict.fromkeys(requester.rules_for(namespace)))
+    held, requested = tuple(dict.fromkeys(requester.rules_for(namespace))), tuple(dict.fromkeys(requested))
     if set(ALL_RULES) <= set(held):
         return
     if len(held) * combinations(requested) > MAX_COMPARISONS:

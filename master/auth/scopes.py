@@ -6,9 +6,7 @@ with a client certificate, is not limited. Source: the scope authorizer of OpenS
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-from msgspec.structs import replace
+from collections.abc import Callable
 
 from master.auth import rbac
 from master.auth.attributes import Attributes, Decision, PathAttributes, User
@@ -112,30 +110,24 @@ def _allows(scope: str, attributes: Attributes | PathAttributes, role_rules: Clu
     namespace = attributes.namespace if isinstance(attributes, Attributes) else ""
     if role_scope.namespace not in (ALL_NAMESPACES, namespace):
         return False
-    return any(rbac.allows(rule, attributes) for rule in _role_scope_rules(role_scope, role_rules))
+    rules = role_rules(role_scope.role) or ()
+    return any(_permits(rule, attributes, role_scope) for rule in rules)
 
 
-def _role_scope_rules(scope: RoleScope, role_rules: ClusterRoleRules) -> Iterator[PolicyRule]:
-    """Yield the rules of a role scope: those of its role, without the escalating ones unless the scope says so.
+def _permits(rule: PolicyRule, attributes: Attributes | PathAttributes, scope: RoleScope) -> bool:
+    """Return whether a rule of the role of a scope allows a request.
 
-    An impersonated user has no scopes, so the right to impersonate is escalating, too.
+    Unless the scope says so, rules with `*` and requests for escalating resources are left out. An impersonated user
+    has no scopes, so the right to impersonate is escalating, too.
     """
-    for rule in role_rules(scope.role) or ():
-        if scope.is_escalating:
-            yield rule
-        elif not {"*", "impersonate"} & {*rule.verbs, *rule.api_groups, *rule.resources}:
-            yield from _without_escalating(rule)
-
-
-def _without_escalating(rule: PolicyRule) -> Iterator[PolicyRule]:
-    if rule.non_resource_urls:
-        yield rule
-        return
-    for group in rule.api_groups:
-        resources = tuple(name for name in rule.resources if not _is_escalating(group, name))
-        if resources:
-            yield replace(rule, api_groups=(group,), resources=resources)
-
-
-def _is_escalating(group: str, resource: str) -> bool:
-    return (group, resource) in _ESCALATING_RESOURCES or resource.startswith("*/")
+    if not rbac.allows(rule, attributes):
+        return False
+    if scope.is_escalating:
+        return True
+    if {"*", "impersonate"} & {*rule.verbs, *rule.api_groups, *rule.resources}:
+        return False
+    if isinstance(attributes, PathAttributes):
+        return True
+    resource, subresource = attributes.resource, attributes.subresource
+    name = f"{resource}/{subresource}" if subresource else resource
+    return name in rule.resources and (attributes.group, name) not in _ESCALATING_RESOURCES

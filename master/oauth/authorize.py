@@ -31,7 +31,10 @@ MAX_STATE_LENGTH = 2048
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """A client of the OAuth server: an OAuthClient or a service account. A public client has no secret."""
+    """A client of the OAuth server: an OAuthClient or a service account. A public client has no secret.
+
+    `uid` is that of the object. What was granted to a client is not granted to another one that has its name later.
+    """
 
     name: str
     secrets: tuple[str, ...] = ()
@@ -41,6 +44,7 @@ class Client:
     scope_restrictions: tuple[ScopeRestriction, ...] = ()
     max_age_seconds: int | None = None
     inactivity_seconds: int | None = None
+    uid: str = ""
 
     @property
     def is_public(self) -> bool:

@@ -95,6 +95,7 @@ def client_of(client: OAuthClient) -> Client:
     """Return the client that an OAuthClient describes."""
     return Client(
         name=client.metadata.name,
+        uid=client.metadata.uid,
         secrets=tuple(secret for secret in (client.secret, *client.additional_secrets) if secret),
         redirect_uris=client.redirect_uris,
         responds_with_challenges=client.respond_with_challenges,
@@ -111,6 +112,7 @@ def service_account_client(account: ServiceAccount) -> Client:
     own_roles = ClusterRoleScopeRestriction(role_names=("*",), namespaces=(meta.namespace,), allow_escalation=True)
     return Client(
         name=f"{SERVICE_ACCOUNT_CLIENT_PREFIX}{meta.namespace}:{meta.name}",
+        uid=meta.uid,
         redirect_uris=tuple(_annotated_redirect_uris(meta.annotations))[:MAX_REDIRECT_URIS],
         responds_with_challenges=meta.annotations.get(WANT_CHALLENGES_ANNOTATION) == "true",
         prompts=True,

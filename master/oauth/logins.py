@@ -16,7 +16,7 @@ from master.auth.identity_providers.provider import (
 from master.errors import StatusError
 from master.oauth.identity_mapper import CLAIM_ERROR, MappingError, map_login, sync_groups
 from master.oauth.messages import Annotate
-from master.oauth.throttle import PasswordThrottle, PendingLogins
+from master.oauth.throttle import MAX_DELAYED_LOGINS, PasswordThrottle, PendingLogins
 from master.registry.creation import ObjectCreation
 from master.registry.users import identity_key, user_key
 from master.resources.users import User, identity_name
@@ -49,6 +49,7 @@ class Logins:
         self._creation = creation
         self._throttle = PasswordThrottle()
         self._pending_logins = PendingLogins()
+        self._delayed_logins = PendingLogins(MAX_DELAYED_LOGINS)
 
     async def check_password(
         self, providers: tuple[IdentityProvider, ...], username: str, password: str, address: str, annotate: Annotate
@@ -61,10 +62,10 @@ class Logins:
         name = username[:MAX_RECORDED_NAME]
         annotate(USERNAME_ANNOTATION, self._recorded_name(providers, name))
         annotate(DECISION_ANNOTATION, "error")
+        await self._wait(self._throttle.delay(name, address, time.monotonic()), address)
         if not self._pending_logins.begin(address):
             raise Busy
         try:
-            await asyncio.sleep(self._throttle.delay(name, address, time.monotonic()))
             found, failure = await _first_account(providers, username, password)
         finally:
             self._pending_logins.end(address)
@@ -77,6 +78,17 @@ class Logins:
         user = await self.map_account(*found, annotate)
         self._throttle.succeeded(name)
         return user
+
+    async def _wait(self, seconds: float, address: str) -> None:
+        """Wait before a check. Those who wait after failures hold no place of others. Raises Busy."""
+        if not seconds:
+            return
+        if not self._delayed_logins.begin(address):
+            raise Busy
+        try:
+            await asyncio.sleep(seconds)
+        finally:
+            self._delayed_logins.end(address)
 
     def _recorded_name(self, providers: tuple[IdentityProvider, ...], name: str) -> str:
         """Return a user name for the audit log. A name that nobody has may be a password in the wrong field."""

@@ -26,7 +26,10 @@ MAX_ENTRIES = 20_000
 
 
 MAX_PENDING_LOGINS, MAX_PENDING_LOGINS_OF_CLIENT = 200, 50
-"""Password checks that run or wait, and those of one client. Each holds a connection and little memory."""
+"""Password checks that run, and those of one client. Each holds a connection and little memory."""
+
+MAX_DELAYED_LOGINS = 1000
+"""Password checks that wait after failures, of which one client has as many as of those that run."""
 
 IPV6_PREFIX = 64
 """Bits of an IPv6 address that a client cannot choose."""
@@ -75,18 +78,16 @@ class PasswordThrottle:
 
 
 class PendingLogins:
-    """Counts the password checks that run or wait.
+    """Counts the password checks that run, or those that wait: at most `limit`, and a part of them of one client."""
 
-    A client that fails often waits long. It must not hold the places of others meanwhile.
-    """
-
-    def __init__(self) -> None:
+    def __init__(self, limit: int = MAX_PENDING_LOGINS) -> None:
+        self._limit = limit
         self._clients: Counter[str] = Counter()
 
     def begin(self, address: str) -> bool:
         """Count a password check. Return False if too many are pending."""
         client = client_network(address)
-        if self._clients.total() >= MAX_PENDING_LOGINS or self._clients[client] >= MAX_PENDING_LOGINS_OF_CLIENT:
+        if self._clients.total() >= self._limit or self._clients[client] >= MAX_PENDING_LOGINS_OF_CLIENT:
             return False
         self._clients[client] += 1
         return True

@@ -37,6 +37,9 @@ from master.resources.scheme import group_resource
 from master.resources.users import User
 from master.storage.interface import Conflict, Delete, Key, Put, Storage, Transaction, WatchEvent
 
+CLIENT_UID_ANNOTATION = "podlane.io/oauth-client-uid"
+"""Annotation of codes and grants: the uid of their client."""
+
 CODE_SECONDS, ACCESS_TOKEN_SECONDS = 300, 86400
 """Lifetimes of a code, and of an access token unless its client has another one."""
 
@@ -116,7 +119,7 @@ class TokenIssuer:
     def granted_scopes(self, user: User, client: Client) -> tuple[str, ...]:
         """Return the scopes that the user has granted to the client. A grant of an earlier user of the name is none."""
         record = self._store.get_uncommitted(_authorization_key(user, client))
-        if record is None or record.object.user_uid != user.metadata.uid:
+        if record is None or record.object.user_uid != user.metadata.uid or not _is_of(client, record.object):
             return ()
         granted: OAuthClientAuthorization = record.object
         return granted.scopes
@@ -129,7 +132,7 @@ class TokenIssuer:
         key = _authorization_key(user, client)
         granted = {*self.granted_scopes(user, client), *scopes}
         authorization = OAuthClientAuthorization(
-            metadata=ObjectMeta(name=key.name),
+            metadata=ObjectMeta(name=key.name, annotations=_client_annotation(client)),
             client_name=client.name,
             user_name=user.metadata.name,
             user_uid=user.metadata.uid,
@@ -152,7 +155,7 @@ class TokenIssuer:
         """Return a code for the client of a request."""
         code = new_token()
         token = OAuthAuthorizeToken(
-            metadata=ObjectMeta(name=token_name(code)),
+            metadata=ObjectMeta(name=token_name(code), annotations=_client_annotation(request.client)),
             client_name=request.client.name,
             expires_in=CODE_SECONDS,
             scopes=request.scopes,
@@ -188,7 +191,7 @@ class TokenIssuer:
         if record is None:
             raise OAuthError("unauthorized_client")
         token: OAuthAuthorizeToken = record.object
-        if token.client_name != client.name:
+        if token.client_name != client.name or not _is_of(client, token):
             raise OAuthError("invalid_grant")
         delete = Delete(key, token, expect=record.revision)
         error = self._redeem_error(token, redirect_uri, verifier)
@@ -279,6 +282,15 @@ class TokenIssuer:
         if end is not None:
             described["expires_in"] = int((end - self._clock()) / datetime.timedelta(seconds=1))
         return described
+
+
+def _client_annotation(client: Client) -> dict[str, str]:
+    return {CLIENT_UID_ANNOTATION: client.uid} if client.uid else {}
+
+
+def _is_of(client: Client, obj: OAuthAuthorizeToken | OAuthClientAuthorization) -> bool:
+    """Return whether a code or a grant is for this client, and not for an earlier one of its name."""
+    return obj.metadata.annotations.get(CLIENT_UID_ANNOTATION, "") == client.uid
 
 
 def _authorization_key(user: User, client: Client) -> Key:

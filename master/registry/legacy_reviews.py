@@ -32,6 +32,7 @@ from master.resources.legacy_reviews import (
     SubjectAccessReviewResponse,
     SubjectRulesReview,
 )
+from master.resources.oauth import MAX_SCOPES
 from master.resources.rbac import ClusterRoleBinding, RoleBinding, RoleRef
 from master.resources.scheme import group_resource
 from master.storage.interface import Storage
@@ -44,9 +45,6 @@ LEGACY_REVIEWS = (
     ResourceAccessReview,
     SubjectRulesReview,
 )
-
-MAX_SCOPES = 100
-"""Scopes of the user in a review."""
 
 WORK_PER_TURN = 1000
 """Bindings, rules and subjects that a review examines before other requests have their turn."""

@@ -343,10 +343,13 @@ def managers_after_update(
     """Return the field managers after an update.
 
     A client that sends other managedFields than the stored ones replaces them, as kubectl does to migrate client-side
-    apply; an empty list removes them.
+    apply; an empty list removes them. Raises BadRequest for more than MAX_MANAGERS.
     """
     had = old.metadata.managed_fields
-    given = (sent.get("metadata") or {}).get("managedFields")
+    # A projection shows a part of another resource, whose managers are not the client's to replace.
+    given = (sent.get("metadata") or {}).get("managedFields") if resource.stored_as is None else None
+    if isinstance(given, list) and len(given) > MAX_MANAGERS:
+        raise errors.bad_request(f"metadata.managedFields has {len(given)} entries; {MAX_MANAGERS} are accepted")
     if had is None and not given:
         return ()
     before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
@@ -370,6 +373,13 @@ def with_creators(created: Any, creators: Sequence[FieldManager]) -> Any:
     return with_managed_fields(created, (*creators, *own))
 
 
+MAX_LISTED_CONFLICTS = 100
+"""Conflicts that a response names."""
+
+MAX_MANAGERS = 500
+"""Field managers that a client may give an object."""
+
+
 def apply_conflict(conflicts: Sequence[FieldConflict]) -> StatusError:
     """Return 409: an apply would change fields of other managers. kubectl shows the causes and --force-conflicts."""
     causes = tuple(
@@ -378,18 +388,20 @@ def apply_conflict(conflicts: Sequence[FieldConflict]) -> StatusError:
             message=f"conflict with {_shown(conflict.manager)}",
             field=format_path(conflict.path),
         )
-        for conflict in conflicts
+        for conflict in conflicts[:MAX_LISTED_CONFLICTS]
     )
-    if len(causes) == 1:
+    if len(conflicts) == 1:
         listed = f"1 conflict: {causes[0].message}: {causes[0].field}"
     else:
-        names = sorted({_shown(conflict.manager) for conflict in conflicts})
-        paths = {
-            name: [format_path(conflict.path) for conflict in conflicts if _shown(conflict.manager) == name]
-            for name in names
-        }
-        lines = [line for name in names for line in (f"conflicts with {name}:", *(f"- {path}" for path in paths[name]))]
-        listed = f"{len(causes)} conflicts: " + "\n".join(lines)
+        paths: dict[str, list[str]] = {}
+        for conflict in conflicts[:MAX_LISTED_CONFLICTS]:
+            paths.setdefault(_shown(conflict.manager), []).append(format_path(conflict.path))
+        lines = [
+            line
+            for name in sorted(paths)
+            for line in (f"conflicts with {name}:", *(f"- {path}" for path in paths[name]))
+        ]
+        listed = f"{len(conflicts)} conflicts: " + "\n".join(lines)
     return status_error(409, "Conflict", f"Apply failed with {listed}", StatusDetails(causes=causes))
 
 

@@ -207,7 +207,7 @@ def _merge_map(target: Mapping[str, Json], patch: Mapping[str, Json], shape: Mer
 def _retained(target: Mapping[str, Json], patch: Mapping[str, Json]) -> dict[str, Json]:
     if "$retainKeys" not in patch:
         return dict(target)
-    retained = _as_list(patch["$retainKeys"], "$retainKeys")
+    retained = {key for key in _as_list(patch["$retainKeys"], "$retainKeys") if isinstance(key, str)}
     return {key: value for key, value in target.items() if key in retained}
 
 

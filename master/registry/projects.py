@@ -5,6 +5,7 @@ Source: project.openshift.io of OpenShift. Raises `StatusError`.
 
 from __future__ import annotations
 
+import datetime
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,7 +33,7 @@ from master.registry.project_template import (
 )
 from master.registry.registry import check_size
 from master.registry.request import Response
-from master.resources.metadata import with_metadata
+from master.resources.metadata import parse_time, with_metadata
 from master.resources.namespaces import (
     PROJECT_GROUP,
     PROJECT_REQUESTS,
@@ -110,14 +111,24 @@ def decode_project_request(document: object) -> ProjectRequest:
     return request
 
 
-def check_count(request: ProjectRequest, user: str, namespaces: Iterable[Namespace], limit: int | None) -> None:
+DELETION_TIME = datetime.timedelta(minutes=5)
+"""Time after which a project that is still being deleted counts again: finalizers of its user can keep it."""
+
+
+def check_count(
+    request: ProjectRequest, user: str, namespaces: Iterable[Namespace], limit: int | None, now: datetime.datetime
+) -> None:
     """Require that a user has requested fewer projects than the limit. Raises Forbidden."""
     if limit is None:
         return
-    requested = sum(
-        namespace.metadata.annotations.get(REQUESTER_ANNOTATION) == user and not namespace.metadata.deletion_timestamp
-        for namespace in namespaces
-    )
+
+    def counts(namespace: Namespace) -> bool:
+        deleted = parse_time(namespace.metadata.deletion_timestamp)
+        return namespace.metadata.annotations.get(REQUESTER_ANNOTATION) == user and (
+            deleted is None or now - deleted > DELETION_TIME
+        )
+
+    requested = sum(map(counts, namespaces))
     if requested >= limit:
         reason = f"user {user} cannot create more than {limit} project(s)."
         raise errors.forbidden(PROJECTS, request.metadata.name, reason)
@@ -144,7 +155,7 @@ class ProjectRequests:
         transaction = Transaction(self._store)
         if transaction.get(key) is not None:
             raise errors.already_exists(PROJECTS, name)
-        check_count(request, user, transaction.list(key.resource), self._policy.max_per_user)
+        check_count(request, user, transaction.list(key.resource), self._policy.max_per_user, self._creation.clock())
         values = values_of(name, request.display_name, request.description, user)
         project = self._create(template.project, template.expand(template.project, values), name, transaction)
         project = with_metadata(project, annotations={**project.metadata.annotations, REQUESTER_ANNOTATION: user})

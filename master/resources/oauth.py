@@ -37,7 +37,7 @@ GRANT_AUTO, GRANT_PROMPT = "auto", "prompt"
 """Ways to grant scopes to a client: without a question, or after the user approves."""
 
 MIN_TOKEN_NAME, MIN_INACTIVITY_SECONDS = 32, 300
-MAX_SCOPES, MAX_SCOPE_LENGTH = 100, 512
+MAX_SCOPES, MAX_SCOPE_LENGTH = 20, 512
 PKCE_PLAIN, PKCE_S256 = "plain", "S256"
 _CODE_CHALLENGE = re.compile(r"[a-zA-Z0-9._~-]{43,128}")
 """The form of a challenge and of a verifier (RFC 7636, 4.1 and 4.2)."""

@@ -106,6 +106,10 @@ MAX_COMBINATIONS = 10_000
 """Combinations of verb, API group, resource and name in the rules of a role. The escalation check expands them."""
 
 
+MAX_RULES = 1000
+"""Rules of a role. Each decision about a user of the role compares them all."""
+
+
 def combinations(rules: Iterable[PolicyRule]) -> int:
     """Return the number of combinations of verb, API group, resource and name, and of verb and path, in rules."""
     return sum(
@@ -120,6 +124,9 @@ def _validate_role(role: Role | ClusterRole) -> Iterator[FieldError]:
     if count > MAX_COMBINATIONS:
         reason = f"at most {MAX_COMBINATIONS} combinations of verb, API group, resource and name are accepted"
         yield FieldError("rules", f"{count} combinations", reason)
+    if len(role.rules) > MAX_RULES:
+        yield FieldError("rules", f"{len(role.rules)} rules", f"at most {MAX_RULES} are accepted")
+        return
     for number, rule in enumerate(role.rules):
         path = f"rules[{number}]"
         if not rule.verbs:

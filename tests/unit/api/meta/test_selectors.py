@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.meta.selectors import BadSelector, parse_field_selector, parse_label_selector
+from api.meta.selectors import (
+    MAX_REQUIREMENTS,
+    MAX_VALUES,
+    BadSelector,
+    parse_field_selector,
+    parse_label_selector,
+)
 
 LABELS = {"app": "web", "tier": "front", "empty": ""}
 
@@ -85,3 +91,29 @@ def test_field_selector_matches_fields() -> None:
         parse_field_selector("foo=1", known)
     with pytest.raises(BadSelector, match="can't understand"):
         parse_field_selector("foo", known)
+
+
+@pytest.mark.parametrize(
+    ("text", "limit"),
+    [("k{0}", MAX_REQUIREMENTS), ("!k{0}", MAX_REQUIREMENTS), ("k{0}=v", MAX_REQUIREMENTS)],
+)
+def test_label_selector_has_a_limit_of_requirements(text: str, limit: int) -> None:
+    accepted = ",".join(text.format(number) for number in range(limit))
+    assert len(parse_label_selector(accepted).requirements) == limit
+    with pytest.raises(BadSelector, match="requirements are accepted"):
+        parse_label_selector(f"{accepted},more")
+
+
+def test_requirement_has_a_limit_of_values() -> None:
+    accepted = ",".join(f"v{number}" for number in range(MAX_VALUES))
+    assert parse_label_selector(f"k in ({accepted})").requirements
+    with pytest.raises(BadSelector, match="values are accepted"):
+        parse_label_selector(f"k in ({accepted},more)")
+
+
+def test_field_selector_has_a_limit_of_requirements() -> None:
+    accepted = ",".join("metadata.name=x" for _ in range(MAX_REQUIREMENTS))
+    supported = frozenset({"metadata.name"})
+    assert parse_field_selector(accepted, supported).requirements
+    with pytest.raises(BadSelector, match="requirements are accepted"):
+        parse_field_selector(f"{accepted},metadata.name=y", supported)

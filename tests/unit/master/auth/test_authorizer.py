@@ -16,10 +16,11 @@ from master.auth.attributes import User
 from master.auth.authorization import Authorizer
 from master.errors import StatusError
 from master.resources.namespaces import PROJECTS
+from master.resources.rbac import PolicyRule, Role, RoleBinding, RoleRef, Subject
 from master.resources.scheme import STORED_TYPES
 from master.server.routes import resolve_path
 from master.storage.sqlite import SQLiteStorage
-from tests.testbed.apiserver.changes import put
+from tests.testbed.apiserver.changes import delete, put
 
 NODE = User("system:node:n1", frozenset(("system:nodes",)))
 CLAIM = PersistentVolumeClaim(metadata=ObjectMeta(name="data", namespace="red"))
@@ -77,3 +78,24 @@ async def test_lists_show_an_administrator_what_the_scopes_allow(storage: SQLite
         shows = authorizer.name_filter(User("system:admin", masters, "", extra), PROJECTS)
         assert shows is not None
         assert shows("red") == is_shown
+
+
+async def test_filter_of_names_follows_roles_and_bindings(storage: SQLiteStorage) -> None:
+    """It keeps its decisions, because each watch asks for each change of an object."""
+    authorizer = Authorizer(storage)
+    shows = authorizer.name_filter(User("amy", frozenset(("dev",))), PROJECTS)
+    assert shows is not None
+    assert not shows("red")
+    rules = (PolicyRule(verbs=("get",), api_groups=("",), resources=("namespaces",)),)
+    role = Role(metadata=ObjectMeta(name="reader", namespace="red"), rules=rules)
+    reference = RoleRef(kind="Role", name="reader")
+    subjects = (Subject(kind="Group", name="dev"),)
+    binding = RoleBinding(metadata=ObjectMeta(name="b", namespace="red"), role_ref=reference, subjects=subjects)
+    await storage.write(put(role), put(binding))
+    assert shows("red")
+    await storage.write(put(replace(role, rules=())))
+    assert not shows("red")
+    await storage.write(put(role))
+    assert shows("red")
+    await storage.write(delete(binding))
+    assert not shows("red")

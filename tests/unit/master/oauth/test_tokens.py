@@ -163,3 +163,15 @@ async def test_too_many_scopes_of_a_grant_drop_the_earlier_ones(new_issuer: NewI
     assert len(issuer.granted_scopes(ALICE, APP)) == MAX_SCOPES
     await issuer.grant(ALICE, APP, ("role:r0:red", "user:info"))
     assert issuer.granted_scopes(ALICE, APP) == ("role:r0:red", "user:info")
+
+
+async def test_client_does_not_inherit_from_an_earlier_one_of_its_name(new_issuer: NewIssuer) -> None:
+    """A project can be deleted, and created again by another tenant with a service account of the same name."""
+    issuer = new_issuer()
+    first, second = replace(APP, uid="1"), replace(APP, uid="2")
+    await issuer.grant(ALICE, first, ("user:info",))
+    code = await issuer.issue_code(ALICE, replace(REQUEST, client=first))
+    assert issuer.granted_scopes(ALICE, first) == ("user:info",)
+    assert issuer.granted_scopes(ALICE, second) == ()
+    assert await redeem_error(issuer, code, second) == "invalid_grant"
+    assert (await issuer.redeem(first, "s3cret", code, BACK, "")).scopes == ("user:info",)

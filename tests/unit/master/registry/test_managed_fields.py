@@ -10,22 +10,31 @@ from hypothesis import strategies as st
 
 from api.core.config import ConfigMap
 from api.core.pod import Pod
+from api.meta.types import ObjectMeta
+from master.errors import StatusError
 from master.registry.managed_fields import (
     APPLY,
     BEFORE_FIRST_APPLY,
+    MAX_LISTED_CONFLICTS,
+    MAX_MANAGERS,
     UPDATE,
     Applied,
+    FieldConflict,
     FieldManager,
     apply,
+    apply_conflict,
     format_managers,
     format_path,
     from_fields,
     leaves,
+    managers_after_update,
     managers_in,
     to_fields,
     track_update,
 )
+from master.resources.configuration import CONFIG_MAPS
 from master.resources.merge_schema import merge_schema_of
+from master.resources.namespaces import PROJECTS, Project
 
 CONFIG_MAP, POD = merge_schema_of(ConfigMap), merge_schema_of(Pod)
 
@@ -175,3 +184,38 @@ def test_field_set_round_trips_through_json(tree: Any) -> None:
 @pytest.mark.parametrize("tree", [None, 1, [], "x", {"f:a": 1}])
 def test_invalid_field_set_is_empty(tree: Any) -> None:
     assert from_fields(tree) == frozenset()
+
+
+def test_conflicts_beyond_a_hundred_are_counted_and_not_listed() -> None:
+    """Each manager once: the time is linear in their number."""
+    conflicts = [
+        FieldConflict(FieldManager(f"m{number}", UPDATE, "", "v1", "", frozenset()), ("f:data", f"f:{number}"))
+        for number in range(4000)
+    ]
+    status = apply_conflict(conflicts).status
+    assert status.message.startswith("Apply failed with 4000 conflicts: ")
+    assert status.details is not None
+    assert len(status.details.causes) == MAX_LISTED_CONFLICTS
+
+
+@pytest.mark.parametrize(("more", "is_accepted"), [(0, True), (1, False)])
+def test_object_has_at_most_500_managers(more: int, is_accepted: bool) -> None:
+    entries = [{"manager": f"m{number}"} for number in range(MAX_MANAGERS + more)]
+    stored = ConfigMap(metadata=ObjectMeta(name="c"))
+    manager = FieldManager("kubectl", UPDATE, "", "v1", "", frozenset())
+    sent = {"metadata": {"managedFields": entries}}
+    if is_accepted:
+        managers_after_update(CONFIG_MAPS, stored, stored, sent, manager)
+        return
+    with pytest.raises(StatusError, match="500 are accepted"):
+        managers_after_update(CONFIG_MAPS, stored, stored, sent, manager)
+
+
+def test_projection_does_not_replace_the_managers_of_its_object() -> None:
+    """The labels of Pod Security follow from who manages them."""
+    recorded = format_managers([FieldManager("owner", UPDATE, "", "v1", "", frozenset({("f:metadata", "f:labels")}))])
+    project = Project(metadata=ObjectMeta(name="p", managed_fields=recorded))
+    sent = {"metadata": {"managedFields": [{"manager": "tenant"}]}}
+    manager = FieldManager("tenant", UPDATE, "", Project.API_VERSION, "", frozenset())
+    managers = managers_after_update(PROJECTS, project, project, sent, manager)
+    assert {each.manager for each in managers} == {"owner"}

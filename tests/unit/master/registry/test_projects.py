@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,10 +81,13 @@ def test_limit_counts_the_projects_that_a_user_has_requested() -> None:
 
     request = decode_project_request({"metadata": {"name": "new"}})
     namespaces = [requested("a", "bob"), requested("b", "eve"), requested("c", "bob", "2026-01-01T00:00:00Z")]
+    now = datetime.datetime(2026, 1, 1, 0, 4, tzinfo=datetime.UTC)
     for limit in (None, 2):
-        check_count(request, "bob", namespaces, limit)
+        check_count(request, "bob", namespaces, limit, now)
     with pytest.raises(StatusError, match=r"user bob cannot create more than 1 project\(s\)\."):
-        check_count(request, "bob", namespaces, 1)
+        check_count(request, "bob", namespaces, 1, now)
+    with pytest.raises(StatusError, match=r"user bob cannot create more than 2 project\(s\)\."):
+        check_count(request, "bob", namespaces, 2, now + datetime.timedelta(minutes=5))
 
 
 def test_own_message_is_the_cause_that_clients_print() -> None:
