@@ -40,6 +40,8 @@ def login(arguments: argparse.Namespace) -> int:
     file = Path(arguments.kubeconfig)
     server = _server(arguments, file)
     user = arguments.username or input("Username: ")
+    if ":" in user:
+        raise UsageError(f"the name is {user!r}; names without a colon are accepted (RFC 7617)")
     password = arguments.password if arguments.password is not None else getpass.getpass("Password: ")
     token = asyncio.run(request_token(server, user, password))
     name = f"{user}/{_cluster_name(server.server)}"

@@ -129,7 +129,9 @@ def _results(name: str, outcome: Document | str, trial: Document | str) -> Seque
         reasons = reasons.removeprefix("unable to validate against any security context constraint: ")
         if reasons.endswith("not usable by user or serviceaccount"):
             return ("neither the user nor the service account of the pod may use it",)
-        return [each.removeprefix(f"provider {name}: ") for each in _NEXT_VIOLATION.split(reasons.strip("[]"))]
+        if reasons.startswith("[") and reasons.endswith("]"):
+            reasons = reasons[1:-1]
+        return [each.removeprefix(f"provider {name}: ") for each in _NEXT_VIOLATION.split(reasons)]
     if not isinstance(outcome, str) and outcome["metadata"]["annotations"][SCC_ANNOTATION] == name:
         return ("chosen",)
     return ("admits the pod, but comes later: by priority, then the more restrictive one, then by name",)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from api.codec import yaml
 from api.core.certificates import CertificateSigningRequest
@@ -220,6 +221,7 @@ async def _listen(server: Server, config: MasterConfig, authority: pki.Authority
     if config.listen_address not in ("0.0.0.0", "::"):
         addresses.append(config.listen_address)
     service = kubernetes_service.service_address(IPv4Network(config.service_network))
-    names = (*addresses, *kubernetes_service.DNS_NAMES, service)
+    public = [host] if (host := urlsplit(config.master_public_url).hostname) else []
+    names = (*dict.fromkeys((*addresses, *public)), *kubernetes_service.DNS_NAMES, service)
     pem = await asyncio.to_thread(pki.server_certificate, authority, directory, names, _now())
     await server.start(config.listen_address, config.port, tls_context(pem, directory / "ca.crt", proxy_ca_pem))

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -226,9 +227,21 @@ def _service_problems(settings: MasterConfig) -> Iterator[str]:
             yield f"externalIPNetworkCIDRs[{number}] is {text!r}: {error}; {accepted}"
 
 
+def _public_url_problems(url: str) -> Iterator[str]:
+    if not url:
+        return
+    try:
+        parts = urlsplit(url)
+        is_valid = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_valid = False
+    if not is_valid or url != f"https://{parts.netloc}" or "@" in parts.netloc:
+        yield f"masterPublicURL is {url!r}; https://HOST or https://HOST:PORT is accepted, without a slash at the end"
+
+
 def config_problems(settings: MasterConfig) -> tuple[str, ...]:
     """Return what is wrong with the settings beyond their types, one sentence for each problem."""
-    problems = [*_service_problems(settings)]
+    problems = [*_service_problems(settings), *_public_url_problems(settings.master_public_url)]
     lengths = {"clusterNetwork": ("hostSubnetLength", settings.host_subnet_length)}
     texts = {"clusterNetwork": settings.cluster_network, "serviceNetwork": settings.service_network}
     if settings.ingress_ip_network_cidr:

@@ -34,6 +34,8 @@ async def request_token(server: Kubeconfig, user: str, password: str) -> str:
             return await _request_token(http, server.server, user, password)
     except (aiohttp.ClientError, TimeoutError) as error:
         raise Unreachable(f"{server.server}: {error or 'no answer'}") from error
+    except ValueError as error:
+        raise InvalidResponse(f"{server.server}: the answer is malformed: {error}") from error
 
 
 async def _request_token(http: aiohttp.ClientSession, server: str, user: str, password: str) -> str:
@@ -73,7 +75,10 @@ async def _request_token(http: aiohttp.ClientSession, server: str, user: str, pa
 
 def _path(metadata: dict[str, Any], endpoint: str) -> str:
     """Return the path of an endpoint. Requests go to the server of the kubeconfig, whose certificate is checked."""
-    return urlsplit(str(metadata.get(endpoint, ""))).path or "/"
+    path = urlsplit(str(metadata.get(endpoint, ""))).path
+    if not path.startswith("/") or path.startswith("//"):
+        raise InvalidResponse(f"{endpoint} is {metadata.get(endpoint)!r}, which is no URL of a page")
+    return path
 
 
 async def _json(response: aiohttp.ClientResponse) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from api.meta.types import ObjectMeta
 from master.auth.oauth_tokens import new_token, token_name
 from master.oauth.authorize import AuthorizeRequest, Client, is_verifier, missing_scopes
 from master.oauth.errors import OAuthError
+from master.oauth.redirect_uris import match_redirect_uri
 from master.registry.creation import ObjectCreation
 from master.registry.users import user_key
 from master.resources.group_resource import GroupResource
@@ -194,7 +195,8 @@ class TokenIssuer:
         if token.client_name != client.name or not _is_of(client, token):
             raise OAuthError("invalid_grant")
         delete = Delete(key, token, expect=record.revision)
-        error = self._redeem_error(token, redirect_uri, verifier)
+        # The parameter may be omitted if the client has only one URI (RFC 6749, 4.1.3).
+        error = self._redeem_error(token, match_redirect_uri(client.redirect_uris, redirect_uri), verifier)
         if error:
             await self._write_once(delete)
             raise OAuthError(error)

@@ -230,6 +230,10 @@ class VisibleObjects:
         if self._is_readable(record.key.name):
             self._names.add(record.key.name)
 
+    def add(self, name: str) -> None:
+        """Record an object that the client knows by its name."""
+        self._names.add(name)
+
     def translate(self, event: WatchEvent) -> WatchEvent | None:
         """Return the event that the client gets for a change of an object; None for no event."""
         name = event.record.key.name
@@ -400,7 +404,7 @@ class Watcher:
         options = self._options
         try:
             # There is no await up to the registration, so no event is lost between the initial events and later ones.
-            initial_events = self._watches.initial_events(options)
+            initial_events: Iterable[WatchEvent] = self._watches.initial_events(options)
         except Compacted as error:
             self._stream.write(_framed("ERROR", errors.encode_status(errors.expired(str(error)).status)))
             return
@@ -411,6 +415,9 @@ class Watcher:
             async with asyncio.timeout(options.seconds):
                 if self._visible is not None:
                     await self._follow_rights(self._visible, storage, subscriptions)
+                    if not options.starts_with_existing:
+                        initial_events = list(initial_events)
+                        self._report_lost_object(self._visible, storage, initial_events)
                 await self._send_all(initial_events)
                 if options.sends_initial_events_end:
                     self._stream.write(self._watches.bookmark(options, revision, {INITIAL_EVENTS_END: "true"}))
@@ -460,6 +467,22 @@ class Watcher:
             visible.add_readable(record)
             if number % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
+
+    def _report_lost_object(
+        self, visible: VisibleObjects, storage: Storage, initial_events: Iterable[WatchEvent]
+    ) -> None:
+        """Report that the object which the watch names is lost, if the right was lost between its list and the watch.
+
+        `kubectl delete project` waits for it: the role binding goes before the project.
+        """
+        name = self._selection.fields.required_value("metadata.name")
+        if name is None:
+            return
+        exists = storage.get(Key(self._selection.resource.stored_group_resource, "", name)) is not None
+        if exists or any(event.record.key.name == name for event in initial_events):
+            visible.add(name)
+            self._changed_rights.add(name)
+            self._has_changed_rights.set()
 
     def _note_rights(self, event: WatchEvent) -> None:
         self._changed_rights.add(event.record.key.namespace)

@@ -254,6 +254,25 @@ async def test_project_watch_follows_rights(server: ApiServer, kubectl: Kubectl,
             await write("DELETE", f"{NAMESPACES}/{name}")
 
 
+async def test_watch_of_one_project_reports_a_right_that_was_lost_before_it_began(
+    bob: aiohttp.ClientSession, kubectl: Kubectl
+) -> None:
+    """`kubectl delete project` lists, and then waits by a watch. Meanwhile the role binding may be gone."""
+    for name in ("losing", "lost"):
+        await request_project(name, bob)
+    async with bob.get(PROJECTS) as answer:
+        revision = (await answer.json())["metadata"]["resourceVersion"]
+    await asyncio.to_thread(kubectl, "-n", "losing", "delete", "rolebinding", "admin")
+    await asyncio.to_thread(kubectl, "delete", "namespace", "lost")
+    for name in ("losing", "lost"):
+        query = f"&resourceVersion={revision}&fieldSelector=metadata.name={name}"
+        async with watch(bob, query) as live, asyncio.timeout(10):
+            seen = [await live.next()]
+            while seen[-1][0] != "DELETED":
+                seen.append(await live.next())
+        assert seen[-1] == ("DELETED", name)
+
+
 async def test_project_watch_ends_with_the_deletion_of_a_project(bob: aiohttp.ClientSession) -> None:
     await request_project("short-lived", bob)
     async with bob.get(PROJECTS) as answer:

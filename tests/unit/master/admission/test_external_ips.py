@@ -151,6 +151,17 @@ BAD = [
     ({"external_ip_network_cidrs": ("203.0.113.0/24", "!x")}, r"externalIPNetworkCIDRs\[1\] is '!x'"),
     ({"ingress_ip_network_cidr": "x"}, "ingressIPNetworkCIDR is 'x'"),
     ({"ingress_ip_network_cidr": "172.30.4.0/24"}, "serviceNetwork .* overlap"),
+    *(
+        ({"master_public_url": url}, "masterPublicURL is")
+        for url in (
+            "htp//x",
+            "http://m.example",
+            "https://m.example/",
+            "https://m:x",
+            "https://a@m.example",
+            "https://[",
+        )
+    ),
 ]
 
 

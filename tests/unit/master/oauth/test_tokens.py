@@ -126,7 +126,6 @@ CHALLENGED = replace(REQUEST, code_challenge="c" * 43, code_challenge_method="pl
         (REQUEST, replace(APP, secrets=("other",)), BACK, "", "unauthorized_client"),
         (REQUEST, replace(APP, name="other"), BACK, "", "invalid_grant"),
         (REQUEST, APP, f"{BACK}/", "", "invalid_grant"),
-        (REQUEST, APP, "", "", "invalid_grant"),
         (REQUEST, APP, BACK, "c" * 43, "invalid_grant"),
         (CHALLENGED, APP, BACK, "", "invalid_request"),
         (CHALLENGED, APP, BACK, "d" * 43, "invalid_grant"),
@@ -163,6 +162,14 @@ async def test_too_many_scopes_of_a_grant_drop_the_earlier_ones(new_issuer: NewI
     assert len(issuer.granted_scopes(ALICE, APP)) == MAX_SCOPES
     await issuer.grant(ALICE, APP, ("role:r0:red", "user:info"))
     assert issuer.granted_scopes(ALICE, APP) == ("role:r0:red", "user:info")
+
+
+async def test_client_with_one_uri_may_omit_it(new_issuer: NewIssuer) -> None:
+    issuer = new_issuer()
+    codes = [await issuer.issue_code(ALICE, REQUEST) for _ in range(2)]
+    assert (await issuer.redeem(APP, "s3cret", codes[0], "", "")).scopes == ("user:info",)
+    several = replace(APP, redirect_uris=(BACK, "https://app.example/other"))
+    assert await redeem_error(issuer, codes[1], several, uri="") == "invalid_grant"
 
 
 async def test_client_does_not_inherit_from_an_earlier_one_of_its_name(new_issuer: NewIssuer) -> None:
