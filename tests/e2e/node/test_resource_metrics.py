@@ -108,7 +108,7 @@ class Loaded:
 
 @pytest.fixture(scope="module")
 def loaded() -> Iterator[Loaded]:
-    with SingleNode() as node:
+    with SingleNode(master=("--verify-node-certificates=false",)) as node:
         yield Loaded(node)
 
 
