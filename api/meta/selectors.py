@@ -74,7 +74,7 @@ class Selector:
 # --- parsing ----------------------------------------------------------------------------------------------------------
 
 
-MAX_REQUIREMENTS, MAX_VALUES = 100, 1000
+MAX_REQUIREMENTS, MAX_VALUES = 100, 10_000
 """Requirements of a selector, and values of one. A watch keeps them, and compares them with each object."""
 
 

@@ -137,7 +137,8 @@ class _Connection:
     def close(self) -> None:
         if not self._transport.is_closing():
             self._send(ldap_protocol.unbind_request())
-        self._transport.close()
+        # A closure of TLS would wait for the server, which has nothing more to say.
+        self._transport.abort()
 
 
 class AttributeNames(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
