@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from master.auth import rbac
 from master.auth.attributes import Attributes, Decision, PathAttributes, User
+from master.resources.legacy_rbac import AUTHORIZATION_GROUP
 from master.resources.namespaces import PROJECT_GROUP
 from master.resources.oauth import (
     ALL_NAMESPACES,
@@ -30,8 +31,6 @@ SCOPES_EXTRA = "scopes.authorization.openshift.io"
 
 ClusterRoleRules = Callable[[str], tuple[PolicyRule, ...] | None]
 """Return the rules of a ClusterRole by its name; None if it does not exist."""
-
-LEGACY_AUTHORIZATION_GROUP = "authorization.openshift.io"
 
 _DISCOVERY_PATHS = (
     "/", "/version", "/version/*", "/api", "/api/*", "/apis", "/apis/*", "/oapi", "/oapi/*", "/openapi", "/openapi/*",
@@ -58,7 +57,7 @@ _RULES: dict[str, tuple[PolicyRule, ...]] = {
     ),
     USER_CHECK_ACCESS: (
         _rule("create", "authorization.k8s.io", "selfsubjectaccessreviews"),
-        _rule("create", LEGACY_AUTHORIZATION_GROUP, "selfsubjectrulesreviews"),
+        _rule("create", AUTHORIZATION_GROUP, "selfsubjectrulesreviews"),
     ),
     USER_LIST_SCOPED_PROJECTS: (_PROJECTS,),
     USER_LIST_PROJECTS: (_PROJECTS, _rule("get", "", "namespaces")),
@@ -71,7 +70,7 @@ _ESCALATING_RESOURCES = frozenset(
         ("", "secrets"),
         ("", "serviceaccounts/token"),
         *((group, name) for group in ("", OAUTH_GROUP) for name in ("oauthaccesstokens", "oauthauthorizetokens")),
-        *((group, name) for group in ("", LEGACY_AUTHORIZATION_GROUP, RBAC_GROUP) for name in _ROLE_RESOURCES),
+        *((group, name) for group in ("", AUTHORIZATION_GROUP, RBAC_GROUP) for name in _ROLE_RESOURCES),
         *((group, "imagestreams/secrets") for group in ("", "image.openshift.io")),
         ("network.openshift.io", "service/externalips"),
     )

@@ -496,7 +496,7 @@ class OAuthServer:
 
     def _login_provider(self, request: OAuthRequest) -> IdentityProvider | None:
         """Return the provider whose login page the path is: the named one, or the only one."""
-        name = urllib.parse.unquote(request.http.path.removeprefix(LOGIN_PATH).removeprefix("/"))
+        name = request.http.path.removeprefix(LOGIN_PATH).removeprefix("/")
         for provider in self._providers:
             is_named = not name or provider.name == name
             if is_named and provider.is_login and isinstance(provider.authenticator, PasswordProvider):
@@ -546,7 +546,7 @@ class OAuthServer:
 
     async def _callback(self, request: OAuthRequest) -> web.Response:
         """Log in the person whom a provider has redirected back."""
-        name = urllib.parse.unquote(request.http.path.removeprefix(CALLBACK_PATH).removeprefix("/"))
+        name = request.http.path.removeprefix(CALLBACK_PATH).removeprefix("/")
         provider = self._provider(name)
         if provider is None or not isinstance(provider.authenticator, RedirectProvider):
             raise PageError("not_found", "The page does not exist.", 404)

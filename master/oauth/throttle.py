@@ -7,10 +7,11 @@ together, and so do the addresses of one IPv6 network, which are those of one cl
 
 from __future__ import annotations
 
-import ipaddress
 import unicodedata
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
+
+from reconcile.connection_limiter import source
 
 FORGET_SECONDS = 900.0
 """Seconds without a failure after which failures are forgotten."""
@@ -30,9 +31,6 @@ MAX_PENDING_LOGINS, MAX_PENDING_LOGINS_OF_CLIENT = 200, 50
 
 MAX_DELAYED_LOGINS = 1000
 """Password checks that wait after failures, of which one client has as many as of those that run."""
-
-IPV6_PREFIX = 64
-"""Bits of an IPv6 address that a client cannot choose."""
 
 _Key = tuple[str, str]
 
@@ -101,16 +99,11 @@ class PendingLogins:
 
 
 def client_network(address: str) -> str:
-    """Return the address of a client, or its IPv6 network."""
+    """Return the address of a client, or its IPv6 network. A text that is no address stands for itself."""
     try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
+        return source(address.partition("%")[0])
     except ValueError:
         return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    return str(ipaddress.ip_network((int(parsed), IPV6_PREFIX), strict=False))
 
 
 def _user_key(name: str) -> _Key:

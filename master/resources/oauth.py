@@ -101,23 +101,11 @@ class OAuthAccessToken(Object, frozen=True):
     inactivity_timeout_seconds: Int32 = 0
 
 
-class UserOAuthAccessToken(Object, frozen=True):
+class UserOAuthAccessToken(OAuthAccessToken, frozen=True):
     """An access token as its user sees it. Users see only their own."""
 
-    API_VERSION = f"{OAUTH_GROUP}/v1"
     KIND = "UserOAuthAccessToken"
     PLURAL = "useroauthaccesstokens"
-    NAMESPACED = False
-
-    client_name: str = ""
-    expires_in: int = 0
-    scopes: tuple[str, ...] = ()
-    redirect_uri: str = msgspec.field(default="", name="redirectURI")
-    user_name: str = ""
-    user_uid: str = msgspec.field(default="", name="userUID")
-    authorize_token: str = ""
-    refresh_token: str = ""
-    inactivity_timeout_seconds: Int32 = 0
 
 
 class OAuthAuthorizeToken(Object, frozen=True):
@@ -250,7 +238,7 @@ def _permits(restriction: ScopeRestriction, scope: str) -> bool:
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
 
-def expiration(token: OAuthAccessToken | OAuthAuthorizeToken | UserOAuthAccessToken) -> datetime.datetime | None:
+def expiration(token: OAuthAccessToken | OAuthAuthorizeToken) -> datetime.datetime | None:
     """Return when a token expires; None if it does not. A token whose creation time is invalid has expired."""
     if not token.expires_in:
         return None
@@ -448,7 +436,7 @@ _TOKEN_COLUMNS = (
 )
 
 
-def _selectable_token_fields(token: OAuthAccessToken | OAuthAuthorizeToken | UserOAuthAccessToken) -> dict[str, str]:
+def _selectable_token_fields(token: OAuthAccessToken | OAuthAuthorizeToken) -> dict[str, str]:
     return {"clientName": token.client_name, "userName": token.user_name, "userUID": token.user_uid}
 
 

@@ -13,14 +13,14 @@ from typing import Literal, Protocol, runtime_checkable
 
 from multidict import MultiMapping
 
+from master.resources.users import ENCODED_NAME_PREFIX
+
 MAX_PASSWORD_BYTES = 1024
 MAX_USER_NAME_BYTES = 1024
 """Longer passwords and names are wrong ones. They come from unauthenticated clients, and their length is work."""
 
 MAX_TEXT, MAX_GROUPS = 1024, 1000
 """What a provider may report of a person: characters of a name, and groups."""
-
-ESCAPED_PREFIX = "b64:"
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 """Control characters, line separators, and what reverses the direction of the text after it."""
@@ -157,14 +157,14 @@ def escape_provider_user_name(name: str) -> str:
     if ":" not in name and "/" not in name:
         return name
     encoded = base64.b64encode(name.encode("utf-8", "surrogatepass")).decode()
-    return ESCAPED_PREFIX + encoded.rstrip("=").replace("/", "_")
+    return ENCODED_NAME_PREFIX + encoded.rstrip("=").replace("/", "_")
 
 
 def unescape_provider_user_name(escaped: str) -> str:
     """Return the provider user name that was escaped. Raises ValueError."""
-    if not escaped.startswith(ESCAPED_PREFIX):
+    if not escaped.startswith(ENCODED_NAME_PREFIX):
         return escaped
-    encoded = escaped.removeprefix(ESCAPED_PREFIX).replace("_", "/")
+    encoded = escaped.removeprefix(ENCODED_NAME_PREFIX).replace("_", "/")
     return base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True).decode("utf-8", "surrogatepass")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from urllib.parse import urlencode
 
@@ -21,11 +20,9 @@ from tests.testbed.apiserver.oauth import (
     json_of,
     oauth_session,
     pkce,
-    server_with_users,
     token_session,
 )
 from tests.testbed.apiserver.process import ApiServer
-from tests.testbed.apiserver.users import user_session
 
 USERS = "/apis/user.openshift.io/v1/users"
 IDENTITIES = "/apis/user.openshift.io/v1/identities"
@@ -33,26 +30,6 @@ MAPPINGS = "/apis/user.openshift.io/v1/useridentitymappings"
 GROUPS = "/apis/user.openshift.io/v1/groups"
 OAUTH = "/apis/oauth.openshift.io/v1"
 TOKENS = f"{OAUTH}/oauthaccesstokens"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    api_server = server_with_users(tmp_path_factory.mktemp("master"))
-    api_server.start()
-    yield api_server
-    assert api_server.stop() == 0
-
-
-@pytest.fixture
-async def browser(server: ApiServer) -> AsyncIterator[OAuthSession]:
-    async with oauth_session(server) as session:
-        yield session
-
-
-@pytest.fixture
-async def admin(server: ApiServer, tmp_path: Any) -> AsyncIterator[aiohttp.ClientSession]:
-    async with user_session(server, tmp_path, "system:admin", "system:masters") as session:
-        yield session
 
 
 async def get(server: ApiServer, token: str, path: str) -> tuple[int, dict[str, Any]]:

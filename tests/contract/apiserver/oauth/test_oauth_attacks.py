@@ -7,7 +7,6 @@ import json
 import random
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,33 +16,12 @@ import pytest
 
 from api.client.kubeconfig import Kubeconfig
 from master.auth.oauth_tokens import token_name
-from tests.testbed.apiserver.oauth import PASSWORDS, OAuthSession, oauth_session, server_with_users, token_session
+from tests.testbed.apiserver.oauth import PASSWORDS, OAuthSession, oauth_session, token_session
 from tests.testbed.apiserver.oauth_fuzz import RawConnection, Secrets, fault, hostile_request, location_of
 from tests.testbed.apiserver.process import ApiServer
-from tests.testbed.apiserver.users import user_session
 
 OAUTH = "/apis/oauth.openshift.io/v1"
 CLIENT_SECRET = "s3cret" * 8
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    api_server = server_with_users(tmp_path_factory.mktemp("master"))
-    api_server.start()
-    yield api_server
-    assert api_server.stop() == 0
-
-
-@pytest.fixture
-async def browser(server: ApiServer) -> AsyncIterator[OAuthSession]:
-    async with oauth_session(server) as session:
-        yield session
-
-
-@pytest.fixture
-async def admin(server: ApiServer, tmp_path: Any) -> AsyncIterator[aiohttp.ClientSession]:
-    async with user_session(server, tmp_path, "system:admin", "system:masters") as session:
-        yield session
 
 
 async def make_client(admin: aiohttp.ClientSession, name: str, **fields: Any) -> None:
