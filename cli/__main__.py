@@ -18,8 +18,8 @@ from cli import login, network, pod, scc
 from cli.command import ADMIN, UsageError, add_command
 from lab.down import bring_down, has_traces
 from lab.process import LabError
-from lab.topology import MAX_NODES, PLUGINS, SIZE
-from lab.up import lab_up, show_lab
+from lab.topology import MAX_NODES, PLUGINS, REGISTRY, SIZE
+from lab.up import Options, lab_up, show_lab
 from reconcile import atomic_file
 
 STATE = Path(".lab")
@@ -73,6 +73,10 @@ def _lab_commands(parser: argparse.ArgumentParser) -> None:
     up = add_command(commands, "up", "start a lab and show which pods reach each other", _lab_up)
     up.add_argument("--nodes", metavar="NODES", type=_nodes, help=f"number of nodes, 1 to {MAX_NODES} ({SIZE})")
     up.add_argument("--plugin", choices=PLUGINS, help=f"network plugin ({PLUGINS[0]})")
+    internal = "let the nodes reach each other and this machine only"
+    up.add_argument("--internal", action="store_const", const=True, help=internal)
+    registry = f"run a registry at {REGISTRY} of this machine, for docker push and for pods"
+    up.add_argument("--registry", action="store_const", const=True, help=registry)
     add_command(commands, "down", "stop the lab and remove everything that it created", _lab_down)
     add_command(commands, "status", "show the running lab", _lab_status)
 
@@ -84,7 +88,7 @@ def _nodes(text: str) -> int:
 
 
 def _lab_up(arguments: argparse.Namespace) -> int:
-    return lab_up(STATE, arguments.nodes, arguments.plugin)
+    return lab_up(STATE, Options(arguments.nodes, arguments.plugin, arguments.internal, arguments.registry))
 
 
 def _lab_down(_: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+from lab import uplink
 from lab.process import LabError, exclusive, run, succeeds
 from lab.topology import MARK, SITE, Site
 
@@ -36,7 +37,8 @@ def _supervisor(site: Site) -> psutil.Process | None:
 
 def has_traces(state: Path, site: Site = SITE) -> bool:
     """Return True if any part of a lab exists."""
-    return bool(state.exists() or site.run_dir.is_symlink() or _namespaces(site) or _veths(site))
+    traces = (state.exists(), site.run_dir.is_symlink(), _namespaces(site), _veths(site), uplink.is_connected(site))
+    return any(traces)
 
 
 def bring_down(state: Path, site: Site = SITE) -> None:
@@ -58,6 +60,8 @@ def remove(state: Path, site: Site, keep_logs: bool = False) -> None:
         run("ip", "netns", "del", namespace)
     _remove_cgroups(groups)
     remove_pod_cgroups(f"{site.node_namespace}*")
+    for each in directories:
+        uplink.disconnect(site, each)
     site.run_dir.unlink(missing_ok=True)
     for each in directories:
         _remove_tree(each, keep_logs)

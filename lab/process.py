@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import socket
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 
 from lab.topology import Site
 
@@ -30,6 +32,12 @@ def run(*command: str, environment: Mapping[str, str] | None = None) -> str:
 def succeeds(*command: str) -> bool:
     """Return True if the program exits with 0."""
     return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def log(text: str) -> None:
+    """Write a line with the time of day to the log of this process."""
+    sys.stderr.write(f"{datetime.now(UTC):%H:%M:%S} {text}\n")
+    sys.stderr.flush()
 
 
 @contextlib.contextmanager

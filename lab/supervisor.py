@@ -9,16 +9,16 @@ import os
 import signal
 import sys
 import time
-from datetime import UTC, datetime
 from ipaddress import IPv4Network
-from pathlib import Path
 from typing import Never
 
 import psutil
 
 from lab import underlay
-from lab.process import LabError
-from lab.topology import Lab, LabNode, Process, Site, processes
+from lab.process import LabError, log
+from lab.relay import Endpoint, machine_endpoints
+from lab.state import read_lab
+from lab.topology import REGISTRY, Lab, LabNode, Process, Site, processes
 
 RESTART_SECONDS = 1.0
 STOP_SECONDS = 10.0
@@ -43,14 +43,19 @@ class Supervisor:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._child_died.set)
         if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
-            _log("orphans will not be reaped: prctl is refused")
-        tasks = [asyncio.create_task(self._supervise(process)) for process in processes(self._lab)]
+            log("orphans will not be reaped: prctl is refused")
+        tasks = [asyncio.create_task(self._supervise(process)) for process in self._processes()]
         reaping = asyncio.create_task(self._reap())
         await stop.wait()
         for task in [*tasks, reaping]:
             task.cancel()
         await asyncio.gather(*tasks, reaping, return_exceptions=True)
         await self._end()
+
+    def _processes(self) -> tuple[Process, ...]:
+        relayed = () if self._lab.internal else machine_endpoints()
+        registry = (Endpoint.parse(f"tcp:{REGISTRY}"),) if self._lab.registry else ()
+        return processes(self._lab, [str(endpoint) for endpoint in (*registry, *relayed)])
 
     async def _supervise(self, process: Process) -> None:
         while True:
@@ -59,11 +64,11 @@ class Supervisor:
             try:
                 running = await self._start(process)
             except OSError as error:
-                _log(f"{process.name} does not start: {error}; trying again")
+                log(f"{process.name} does not start: {error}; trying again")
             else:
                 code = await self._live(process, running)
                 self._started.discard(running.pid)
-                _log(f"{process.name} ended with {code}; starting it again")
+                log(f"{process.name} ended with {code}; starting it again")
             await asyncio.sleep(RESTART_SECONDS)
 
     async def _live(self, process: Process, running: asyncio.subprocess.Process) -> int:
@@ -79,8 +84,7 @@ class Supervisor:
     async def _start(self, process: Process) -> asyncio.subprocess.Process:
         with process.log_file.open("ab") as log:
             running = await asyncio.create_subprocess_exec(
-                "nsenter",
-                f"--net=/run/netns/{process.namespace}",
+                *(() if process.namespace is None else ("nsenter", f"--net=/run/netns/{process.namespace}")),
                 *process.command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
@@ -131,22 +135,16 @@ async def _connect(node: LabNode) -> None:
         try:
             await asyncio.to_thread(underlay.configure_node, node, time.monotonic() + CONNECT_SECONDS)
         except LabError as error:
-            _log(f"{node.name}: {error}")
+            log(f"{node.name}: {error}")
             await asyncio.sleep(RESTART_SECONDS)
         else:
             return
 
 
-def _log(text: str) -> None:
-    sys.stderr.write(f"{datetime.now(UTC):%H:%M:%S} {text}\n")
-    sys.stderr.flush()
-
-
 def main() -> Never:
-    """Run `python -m lab.supervisor PREFIX UNDERLAY NODES PLUGIN`, which `podlane lab up` starts."""
-    prefix, underlay_network, size, plugin = sys.argv[1:]
-    site = Site(prefix, IPv4Network(underlay_network))
-    lab = Lab(site, site.run_dir.resolve(), Path(sys.executable).parent, int(size), plugin)
+    """Run `python -m lab.supervisor PREFIX UNDERLAY`, which `podlane lab up` starts."""
+    prefix, underlay_network = sys.argv[1:]
+    lab = read_lab(Site(prefix, IPv4Network(underlay_network)))
     asyncio.new_event_loop().run_until_complete(Supervisor(lab).run())
     os._exit(0)  # a thread that waits for a switch would hold us for seconds
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
@@ -13,6 +14,11 @@ MARK = "PODLANE_LAB"
 """In the environment of every process of a lab: the lab's `Site.run_dir`."""
 
 PLUGINS = ("ovs-multitenant", "ovs-subnet")
+PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy")
+NO_PROXY_VARIABLES = ("NO_PROXY", "no_proxy")
+REGISTRY = "127.0.0.1:5000"
+"""Address of the lab's registry, on this machine and on every node. Docker asks loopback addresses without TLS."""
+
 OVS_SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 
 
@@ -72,11 +78,11 @@ SITE = Site("podlane", IPv4Network("10.245.2.0/24"))
 class Process:
     """A process of the lab. It is started when every file in `needs` exists.
 
-    `namespace` is a network namespace; `environment` is added to the supervisor's own.
+    `namespace` is a network namespace, None that of this machine; `environment` is added to the supervisor's own.
     """
 
     name: str
-    namespace: str
+    namespace: str | None
     command: tuple[str, ...]
     pid_file: Path
     log_file: Path
@@ -140,13 +146,18 @@ class LabNode:
 
 @dataclass(frozen=True, slots=True)
 class Lab:
-    """A lab. `state` is the real path of the state directory, `bin_dir` has the commands of this project."""
+    """A lab. `state` is the real path of the state directory, `bin_dir` has the commands of this project.
+
+    The nodes of an `internal` lab reach each other and this machine only. `registry`: the lab runs a registry.
+    """
 
     site: Site
     state: Path
     bin_dir: Path
     size: int
     plugin: str
+    internal: bool = False
+    registry: bool = False
 
     @property
     def root(self) -> Path:
@@ -179,9 +190,27 @@ class Lab:
         return self.root / "master" / "master.yaml"
 
 
-def processes(lab: Lab) -> tuple[Process, ...]:
-    """Return all processes in the order in which they start; they are stopped in reverse."""
+CLUSTER_HOSTS = ("10.128.0.0/14", "172.30.0.0/16", ".cluster.local")
+"""Networks of pods and services, and the names of services."""
+
+
+def proxy_exceptions(environment: Mapping[str, str], site: Site) -> dict[str, str]:
+    """Return the variables that keep hosts of the lab from the proxies of this machine; none without a proxy."""
+    if not any(environment.get(name) for name in PROXY_VARIABLES):
+        return {}
+    given = next((environment[name] for name in NO_PROXY_VARIABLES if environment.get(name)), "")
+    value = ",".join([*filter(None, given.split(",")), str(site.underlay), *CLUSTER_HOSTS])
+    return dict.fromkeys(NO_PROXY_VARIABLES, value)
+
+
+def processes(lab: Lab, relayed: Sequence[str] = ()) -> tuple[Process, ...]:
+    """Return all processes in the order in which they start; they are stopped in reverse.
+
+    `relayed` are the endpoints of this machine that nodes reach at loopback addresses of their own.
+    """
     return (
+        *((registry_process(lab),) if lab.registry else ()),
+        *((relay_process(lab, relayed),) if relayed else ()),
         *(process for node in lab.nodes for process in switch_processes(node)),
         master_process(lab),
         *(docker_process(lab, node) for node in lab.nodes),
@@ -191,6 +220,28 @@ def processes(lab: Lab) -> tuple[Process, ...]:
 
 EXTERNAL_IP_NETWORK = "203.0.113.0/24"
 """Network of external addresses of services: a documentation network (RFC 5737), which no host uses."""
+
+
+def registry_process(lab: Lab) -> Process:
+    """Return the registry, which keeps its images in the state directory."""
+    return Process(
+        name="registry",
+        namespace=None,
+        command=("docker-registry", "serve", f"{lab.root}/registry/config.yml"),
+        pid_file=lab.root / "registry" / "registry.pid",
+        log_file=lab.root / "registry" / "registry.log",
+    )
+
+
+def relay_process(lab: Lab, relayed: Sequence[str]) -> Process:
+    """Return the relay from loopback addresses of the nodes to those of this machine."""
+    return Process(
+        name="relay",
+        namespace=None,
+        command=(str(lab.bin_dir / "python"), "-m", "lab.relay", ",".join(lab.namespaces), *relayed),
+        pid_file=lab.root / "relay.pid",
+        log_file=lab.root / "relay.log",
+    )
 
 
 def master_process(lab: Lab) -> Process:
@@ -255,10 +306,15 @@ def _ovs_environment(node: LabNode) -> tuple[tuple[str, str], ...]:
     return tuple((key, str(node.ovs)) for key in ("OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR"))
 
 
-def docker_process(lab: Lab, node: LabNode) -> Process:
-    """Return the dockerd of a node. Its proxy setting makes pulls fail at once, because a lab has no registry.
+KEPT_DOCKER_SETTINGS = ("insecure-registries", "max-concurrent-downloads", "proxies", "registry-mirrors")
+"""Keys of daemon.json (https://docs.docker.com/reference/cli/dockerd/#daemon-configuration-file)."""
 
-    Root file systems of containers need a path without symbolic links.
+
+def docker_process(lab: Lab, node: LabNode) -> Process:
+    """Return the dockerd of a node.
+
+    The proxy of an internal lab makes pulls fail at once. The configuration file is the node's own, because that of
+    this machine may contradict these options. Root file systems of containers need a path without symbolic links.
     """
     docker = node.root / "docker-run"
     return Process(
@@ -266,6 +322,7 @@ def docker_process(lab: Lab, node: LabNode) -> Process:
         namespace=node.namespace,
         command=(
             "dockerd",
+            f"--config-file={node.root}/docker.json",
             f"--data-root={lab.state}/{node.name}/docker",
             f"--exec-root={docker}/exec",
             f"--host=unix://{node.docker_socket}",
@@ -278,8 +335,13 @@ def docker_process(lab: Lab, node: LabNode) -> Process:
         ),
         pid_file=node.root / "dockerd.pid",
         log_file=node.root / "log" / "dockerd.log",
-        environment=(("HTTP_PROXY", "http://127.0.0.1:9"), ("HTTPS_PROXY", "http://127.0.0.1:9")),
+        environment=tuple((name, "http://127.0.0.1:9") for name in PROXY_VARIABLES) if lab.internal else (),
     )
+
+
+def docker_settings(machine: Mapping[str, object]) -> dict[str, object]:
+    """Return the settings of a node's dockerd from those of this machine: those that tell how registries are asked."""
+    return {key: value for key, value in machine.items() if key in KEPT_DOCKER_SETTINGS}
 
 
 def daemon_processes(lab: Lab, node: LabNode) -> tuple[Process, Process]:

@@ -27,6 +27,9 @@ def make(lab: Lab) -> None:
     for namespace in lab.namespaces:
         run("ip", "netns", "add", namespace)
         run("ip", "-n", namespace, "link", "set", "lo", "up")
+        for resolver in _resolvers() if lab.internal else ():
+            # A question that is never answered would hold up each pull for seconds.
+            run("ip", "-n", namespace, "route", "replace", "unreachable", resolver)
     _add_veth(site, site.master_namespace, site.master_veth)
     _address(site, site.master_namespace, site.master, "eth0")
     for node in lab.nodes:
@@ -76,12 +79,10 @@ def _address(site: Site, namespace: str, address: IPv4Address, device: str) -> N
     run(*inside, "addr", "replace", f"{address}/{site.underlay.prefixlen}", "dev", device)
     run(*inside, "link", "set", device, "up")
     run(*inside, "route", "replace", "default", "via", str(site.outside))
-    for resolver in _resolvers():
-        run(*inside, "route", "replace", "unreachable", resolver)
 
 
 def _resolvers() -> list[str]:
-    """Reject DNS queries to this machine's name servers, which nodes cannot reach, so that they fail at once."""
+    """Return the IPv4 addresses of this machine's name servers."""
     lines = Path("/etc/resolv.conf").read_text().splitlines() if Path("/etc/resolv.conf").exists() else []
     words = [line.split() for line in lines]
     return [word[1] for word in words if len(word) > 1 and word[0] == "nameserver" and ":" not in word[1]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address
 from pathlib import Path
 from types import FrameType
@@ -26,14 +28,30 @@ from api.client.bootstrap import node_kubeconfig
 from api.client.client import Client, ClientError
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.core.node import Namespace
-from lab import demo, images, underlay, users
+from lab import demo, images, underlay, uplink, users
 from lab.down import has_traces, is_up, remove
 from lab.process import LabError, exclusive, run
-from lab.topology import MARK, MAX_NODES, OVS_SCHEMA, PLUGINS, SITE, SIZE, Lab, LabNode, Site, processes
+from lab.state import read_lab, write_lab
+from lab.topology import (
+    MARK,
+    MAX_NODES,
+    OVS_SCHEMA,
+    PLUGINS,
+    REGISTRY,
+    SITE,
+    SIZE,
+    Lab,
+    LabNode,
+    Site,
+    docker_settings,
+    processes,
+    proxy_exceptions,
+)
 from reconcile import atomic_file
 from reconcile.terminal import GREEN, RED, colored
 
 START_SECONDS = 60.0
+DOCKER_SETTINGS = Path("/etc/docker/daemon.json")
 MAX_RESTARTS = 3
 NEEDED = (
     "ip",
@@ -62,20 +80,43 @@ class Progress:
         print(f"[{time.monotonic() - self._begin:5.1f}s] {text}", flush=True)
 
 
-def lab_up(state: Path, size: int | None = None, plugin: str | None = None, site: Site = SITE) -> int:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of a new lab; None is the default. `internal` and `registry` are those of `Lab`."""
+
+    size: int | None = None
+    plugin: str | None = None
+    internal: bool | None = None
+    registry: bool | None = None
+
+    def applied(self, lab: Lab) -> Lab:
+        """Return the lab with the options that are not None."""
+        return replace(
+            lab,
+            size=lab.size if self.size is None else self.size,
+            plugin=lab.plugin if self.plugin is None else self.plugin,
+            internal=lab.internal if self.internal is None else self.internal,
+            registry=lab.registry if self.registry is None else self.registry,
+        )
+
+
+DEFAULTS = Options()
+
+
+def lab_up(state: Path, options: Options = DEFAULTS, site: Site = SITE) -> int:
     """Bring a lab up. Return 0 if the connectivity is as expected, 1 if it is not. Raises LabError.
 
-    A lab that is up is only shown; it must have the given size and plugin, if they are not None.
+    A lab that is up is only shown; it must have the given options.
     """
-    _check(size, plugin)
+    _check(options)
     progress = Progress()
     with exclusive(site):
         if is_up(site):
             lab = _running_lab(state, site)
-            _compare(lab, size, plugin)
+            _compare(lab, options)
             progress(f"the lab is up: {lab.size} nodes, {lab.plugin}")
         else:
-            lab = Lab(site, state.resolve(), Path(sys.executable).parent, size or SIZE, plugin or PLUGINS[0])
+            lab = options.applied(Lab(site, state.resolve(), Path(sys.executable).parent, SIZE, PLUGINS[0]))
             _make(lab, state, progress)
     try:
         return asyncio.run(_demonstrate(lab, progress))
@@ -84,24 +125,29 @@ def lab_up(state: Path, size: int | None = None, plugin: str | None = None, site
         raise
 
 
-def _check(size: int | None, plugin: str | None) -> None:
+def _check(options: Options) -> None:
+    size, plugin = options.size, options.plugin
     if os.geteuid():
         raise LabError("the lab creates network namespaces and runs dockerd: run it as root")
     if size is not None and not 1 <= size <= MAX_NODES:
         raise LabError(f"NODES is {size}; 1 to {MAX_NODES} are accepted")
     if plugin is not None and plugin not in PLUGINS:
         raise LabError(f"PLUGIN is {plugin!r}; {' or '.join(PLUGINS)} is accepted")
-    missing = [program for program in NEEDED if shutil.which(program) is None]
+    needed = (*NEEDED, "docker-registry") if options.registry else NEEDED
+    missing = [program for program in needed if shutil.which(program) is None]
     if missing:
         raise LabError(f"not installed: {', '.join(missing)}; `make lab` installs what the lab needs")
 
 
-def _compare(lab: Lab, size: int | None, plugin: str | None) -> None:
-    if (size or lab.size, plugin or lab.plugin) != (lab.size, lab.plugin):
-        raise LabError(
-            f"a lab of {lab.size} nodes with {lab.plugin} is up, not {size or lab.size} with {plugin or lab.plugin}; "
-            "take it down first (make lab-down)"
-        )
+def _compare(lab: Lab, options: Options) -> None:
+    wanted = options.applied(lab)
+    if wanted != lab:
+        raise LabError(f"{_described(lab)} is up, not {_described(wanted)}; take it down first (make lab-down)")
+
+
+def _described(lab: Lab) -> str:
+    extras = [word for word, is_set in (("internal", lab.internal), ("with a registry", lab.registry)) if is_set]
+    return ", ".join([f"a lab of {lab.size} nodes with {lab.plugin}", *extras])
 
 
 def _running_lab(state: Path, site: Site) -> Lab:
@@ -109,8 +155,7 @@ def _running_lab(state: Path, site: Site) -> Lab:
         raise LabError(
             f"another lab is up, with its state in {site.run_dir.resolve()}; take it down first (make lab-down)"
         )
-    size, plugin = (site.run_dir / "lab").read_text().split()
-    return Lab(site, state.resolve(), Path(sys.executable).parent, int(size), plugin)
+    return read_lab(site)
 
 
 def _make(lab: Lab, state: Path, progress: Progress) -> None:
@@ -124,6 +169,8 @@ def _make(lab: Lab, state: Path, progress: Progress) -> None:
             progress(f"creating {lab.size} nodes ({lab.plugin})")
             _make_directories(lab, state)
             underlay.make(lab)
+            if not lab.internal:
+                uplink.connect(lab)
             _start_supervisor(lab)
             asyncio.run(_wait_until_ready(lab, progress))
     except Exception:
@@ -163,18 +210,42 @@ def _exit_on_signals() -> Iterator[None]:
 def _make_directories(lab: Lab, state: Path) -> None:
     state.mkdir(mode=0o755, parents=True)
     lab.root.symlink_to(state.resolve())
-    (lab.root / "lab").write_text(f"{lab.size} {lab.plugin}\n")
+    write_lab(lab)
     (lab.root / "master").mkdir()
+    if lab.registry:
+        _configure_registry(lab)
+    settings = json.dumps(docker_settings(_machine_docker_settings()))
     users.make_passwords(lab)
     for node in lab.nodes:
         for folder in (node.ovs, node.root / "log", node.root / "manifests", node.root / "docker-run"):
             folder.mkdir(parents=True)
-        (node.root / "node-agent.yaml").write_text("# Further settings of this node's agent.\n")
+        (node.root / "docker.json").write_text(settings)
+        registries = f"localRegistries: [{REGISTRY!r}]\n" if lab.registry else ""
+        (node.root / "node-agent.yaml").write_text(f"# Further settings of this node's agent.\n{registries}")
         run("ovsdb-tool", "create", str(node.ovs / "conf.db"), OVS_SCHEMA)
 
 
+def _machine_docker_settings() -> dict[str, object]:
+    try:
+        settings = json.loads(DOCKER_SETTINGS.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise LabError(f"{DOCKER_SETTINGS}: {error}; a JSON object is accepted") from None
+    return settings if isinstance(settings, dict) else {}
+
+
+def _configure_registry(lab: Lab) -> None:
+    """Write the configuration of the registry (https://distribution.github.io/distribution/about/configuration/)."""
+    folder = lab.root / "registry"
+    folder.mkdir()
+    storage = {"filesystem": {"rootdirectory": f"{folder}/images"}, "delete": {"enabled": True}}
+    settings = {"version": 0.1, "log": {"level": "warn"}, "storage": storage, "http": {"addr": REGISTRY}}
+    (folder / "config.yml").write_text(json.dumps(settings))
+
+
 def _start_supervisor(lab: Lab) -> None:
-    arguments = [lab.site.prefix, str(lab.site.underlay), str(lab.size), lab.plugin]
+    arguments = [lab.site.prefix, str(lab.site.underlay)]
     with (lab.root / "supervisor.log").open("ab") as log:
         supervisor = subprocess.Popen(
             [sys.executable, "-m", "lab.supervisor", *arguments],
@@ -182,7 +253,7 @@ def _start_supervisor(lab: Lab) -> None:
             stdout=log,
             stderr=log,
             cwd="/",
-            env={**os.environ, MARK: str(lab.site.run_dir)},
+            env={**os.environ, **proxy_exceptions(os.environ, lab.site), MARK: str(lab.site.run_dir)},
             start_new_session=True,
         )
     (lab.root / "supervisor.pid").write_text(f"{supervisor.pid}\n")
@@ -207,7 +278,8 @@ async def _watch_restarts(lab: Lab) -> None:
         ended = Counter(re.findall(r"^\S+ (.+) ended with", (lab.root / "supervisor.log").read_text(), re.MULTILINE))
         for name, times in ended.items():
             if times >= MAX_RESTARTS:
-                raise LabError(f"{name} has ended {times} times; its last log lines: {_last_log_lines(logs[name])}")
+                lines = _last_log_lines(logs.get(name, lab.root / f"{name}.log"))
+                raise LabError(f"{name} has ended {times} times; its last log lines: {lines}")
         await asyncio.sleep(0.2)
 
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from lab.down import bring_down
 from lab.topology import Lab, Site
-from lab.up import lab_up
+from lab.up import Options, lab_up
 from tests.conformance import images
 from tests.conformance.build import BINARIES, HOME, SUITE, build, missing
 from tests.conformance.kubernetes_master import QUIET
@@ -69,9 +69,9 @@ def network_lab() -> Iterator[Lab]:
     state = Path(f"/tmp/{SITE.prefix}")
     bring_down(state, SITE)
     try:
-        if lab_up(state, 3, "ovs-multitenant", SITE):
+        if lab_up(state, Options(3, "ovs-multitenant", internal=True), SITE):
             sys.exit("the lab is not as expected")
-        lab = Lab(SITE, state, Path(sys.executable).parent, 3, "ovs-multitenant")
+        lab = Lab(SITE, state, Path(sys.executable).parent, 3, "ovs-multitenant", internal=True)
         for node in lab.nodes:
             images.load(str(node.docker_socket))
         with _tokens(lab), _started(lab, "agnhost", "netexec", f"--http-port={INTERNET_PORT}"):

@@ -17,9 +17,9 @@ from tests.testbed.lab.cluster import SITE, Cluster
 BRING_UP = """
 import sys
 from pathlib import Path
-from lab.up import lab_up
+from lab.up import Options, lab_up
 from tests.testbed.lab.cluster import SITE
-sys.exit(lab_up(Path(sys.argv[1]), 3, "ovs-multitenant", SITE))
+sys.exit(lab_up(Path(sys.argv[1]), Options(3, "ovs-multitenant", internal=True), SITE))
 """
 
 
@@ -30,7 +30,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     try:
         done = subprocess.run([sys.executable, "-c", BRING_UP, str(state)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
-        lab = Lab(SITE, state, Path(sys.executable).parent, 3, "ovs-multitenant")
+        lab = Lab(SITE, state, Path(sys.executable).parent, 3, "ovs-multitenant", internal=True)
         yield Cluster(lab, tmp_path_factory.mktemp("home"))
     finally:
         bring_down(state, SITE)
