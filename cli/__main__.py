@@ -17,9 +17,10 @@ from api.codec import manifest
 from cli import login, network, pod, scc
 from cli.command import ADMIN, UsageError, add_command
 from lab.down import bring_down, has_traces
-from lab.process import LabError
+from lab.load import build, load
+from lab.process import LabError, Progress
 from lab.topology import MAX_NODES, PLUGINS, REGISTRY, SIZE
-from lab.up import Options, lab_up, show_lab
+from lab.up import Options, lab_up, running_lab, show_lab
 from reconcile import atomic_file
 
 STATE = Path(".lab")
@@ -79,6 +80,13 @@ def _lab_commands(parser: argparse.ArgumentParser) -> None:
     up.add_argument("--registry", action="store_const", const=True, help=registry)
     add_command(commands, "down", "stop the lab and remove everything that it created", _lab_down)
     add_command(commands, "status", "show the running lab", _lab_status)
+    load = add_command(commands, "load", "put images of this machine onto every node", _lab_load)
+    load.add_argument(
+        "images", metavar="IMAGE", nargs="+", help="image of this machine's Docker, or a docker save file"
+    )
+    build = add_command(commands, "build", "build an image and put it onto every node", _lab_build)
+    build.add_argument("folder", metavar="DIR", type=Path, help="folder with a Dockerfile")
+    build.add_argument("-t", "--tag", metavar="NAME", required=True, help="name of the image, with a tag")
 
 
 def _nodes(text: str) -> int:
@@ -102,6 +110,16 @@ def _lab_down(_: argparse.Namespace) -> int:
 
 def _lab_status(_: argparse.Namespace) -> int:
     return show_lab(STATE)
+
+
+def _lab_load(arguments: argparse.Namespace) -> int:
+    load(running_lab(STATE), arguments.images, Progress())
+    return 0
+
+
+def _lab_build(arguments: argparse.Namespace) -> int:
+    build(running_lab(STATE), arguments.folder, arguments.tag, Progress())
+    return 0
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import contextlib
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 
@@ -16,14 +17,25 @@ class LabError(Exception):
     """A command of the lab failed; `str(error)` is a sentence for the user."""
 
 
-def run(*command: str, environment: Mapping[str, str] | None = None) -> str:
+class Progress:
+    """Prints a line for each step, with the seconds since the begin."""
+
+    def __init__(self) -> None:
+        self._begin = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        """Print a line."""
+        print(f"[{time.monotonic() - self._begin:5.1f}s] {text}", flush=True)
+
+
+def run(*command: str, environment: Mapping[str, str] | None = None, seconds: float = 60.0) -> str:
     """Run a program, and return its output. Raises LabError with its error output."""
     try:
-        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=60)
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, timeout=seconds)
     except FileNotFoundError:
         raise LabError(f"{command[0]} is not installed; `make lab` installs what the lab needs") from None
     except subprocess.TimeoutExpired:
-        raise LabError(f"{' '.join(command)}: did not end within 60 s") from None
+        raise LabError(f"{' '.join(command)}: did not end within {seconds:g} s") from None
     except subprocess.CalledProcessError as error:
         raise LabError(f"{' '.join(command)}: {(error.stderr or error.stdout).strip()}") from None
     return done.stdout

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -79,7 +79,7 @@ def _is_loopback(text: str) -> bool:
         return False
 
 
-async def relay(namespaces: Iterable[str], endpoints: Iterable[Endpoint]) -> None:
+async def relay(namespaces: Sequence[str], endpoints: Sequence[Endpoint]) -> None:
     """Listen at the endpoints in every namespace, and relay to those of this namespace, until cancelled."""
     listeners = [
         (endpoint, listener)
@@ -171,7 +171,7 @@ def main() -> None:
     """Run `python -m lab.relay NAMESPACE,... ENDPOINT...`, a process of the lab."""
 
     async def run() -> None:
-        relaying = asyncio.ensure_future(relay(sys.argv[1].split(","), map(Endpoint.parse, sys.argv[2:])))
+        relaying = asyncio.ensure_future(relay(sys.argv[1].split(","), [Endpoint.parse(text) for text in sys.argv[2:]]))
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, relaying.cancel)
         with contextlib.suppress(asyncio.CancelledError):
             await relaying

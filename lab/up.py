@@ -30,7 +30,7 @@ from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.core.node import Namespace
 from lab import demo, images, underlay, uplink, users
 from lab.down import has_traces, is_up, remove
-from lab.process import LabError, exclusive, run
+from lab.process import LabError, Progress, exclusive, run
 from lab.state import read_lab, write_lab
 from lab.topology import (
     MARK,
@@ -69,17 +69,6 @@ NEEDED = (
 )
 
 
-class Progress:
-    """Prints a line for each step, with the seconds since the begin."""
-
-    def __init__(self) -> None:
-        self._begin = time.monotonic()
-
-    def __call__(self, text: str) -> None:
-        """Print a line."""
-        print(f"[{time.monotonic() - self._begin:5.1f}s] {text}", flush=True)
-
-
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options of a new lab; None is the default. `internal` and `registry` are those of `Lab`."""
@@ -112,7 +101,7 @@ def lab_up(state: Path, options: Options = DEFAULTS, site: Site = SITE) -> int:
     progress = Progress()
     with exclusive(site):
         if is_up(site):
-            lab = _running_lab(state, site)
+            lab = running_lab(state, site)
             _compare(lab, options)
             progress(f"the lab is up: {lab.size} nodes, {lab.plugin}")
         else:
@@ -148,14 +137,6 @@ def _compare(lab: Lab, options: Options) -> None:
 def _described(lab: Lab) -> str:
     extras = [word for word, is_set in (("internal", lab.internal), ("with a registry", lab.registry)) if is_set]
     return ", ".join([f"a lab of {lab.size} nodes with {lab.plugin}", *extras])
-
-
-def _running_lab(state: Path, site: Site) -> Lab:
-    if site.run_dir.resolve() != state.resolve():
-        raise LabError(
-            f"another lab is up, with its state in {site.run_dir.resolve()}; take it down first (make lab-down)"
-        )
-    return read_lab(site)
 
 
 def _make(lab: Lab, state: Path, progress: Progress) -> None:
@@ -365,12 +346,21 @@ def _last_log_lines(log: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "it has said nothing")
 
 
+def running_lab(state: Path, site: Site = SITE) -> Lab:
+    """Return the lab that is up. Raises LabError if there is none, or if its state is elsewhere."""
+    if not is_up(site):
+        crashed = "; parts of one are left: `make lab-down` removes them" if site.run_dir.is_symlink() else ""
+        raise LabError(f"no lab is up{crashed}; `make lab` brings one up")
+    if site.run_dir.resolve() != state.resolve():
+        raise LabError(
+            f"another lab is up, with its state in {site.run_dir.resolve()}; take it down first (make lab-down)"
+        )
+    return read_lab(site)
+
+
 def show_lab(state: Path) -> int:
     """Show the lab that is up. Raises LabError if there is none."""
-    if not is_up(SITE):
-        crashed = "; parts of one are left: `make lab-down` removes them" if SITE.run_dir.is_symlink() else ""
-        raise LabError(f"no lab is up{crashed}; `make lab` brings one up")
-    return asyncio.run(_show(_running_lab(state, SITE)))
+    return asyncio.run(_show(running_lab(state)))
 
 
 async def _show(lab: Lab) -> int:

@@ -24,8 +24,8 @@ def connect(lab: Lab) -> None:
         (lab.root / FORWARDED).touch()
         FORWARDING.write_text("1\n")
     rule = f'ip saddr {site.underlay} oifname != "{site.bridge}" masquerade'
-    chain = f"chain postrouting {{ type nat hook postrouting priority srcnat; {rule}; }}"
-    run("nft", f"table ip {_table(site)} {{ {chain} }}")
+    chain = f"chain postrouting {{ type nat hook postrouting priority srcnat; {rule}\n }}\n"
+    run("nft", f"table ip {_table(site)} {{\n {chain} }}\n")
     if _forward_chain_drops():
         for direction in ("iifname", "oifname"):
             run(

@@ -1,0 +1,80 @@
+"""Puts images of this machine onto the nodes of a lab, and builds images there."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from lab.process import LabError, Progress, run
+from lab.topology import Lab, LabNode
+
+COPY_SECONDS = 1800.0
+"""Longest time that one image may take from or to one Docker: large images on slow disks take minutes."""
+
+PARALLEL_LOADS = 4
+
+
+def load(lab: Lab, images: Sequence[str], progress: Progress) -> None:
+    """Load images into the Docker of every node. Raises LabError.
+
+    `images` are names of images in the Docker of this machine, or files that `docker save` has written.
+    """
+    for image in images:
+        if Path(image).is_file():
+            _load_archive(lab.nodes, Path(image), image, progress)
+        else:
+            _copy(lab, (), image, lab.nodes, progress)
+    _warn_of_pulls(images, progress)
+
+
+def build(lab: Lab, folder: Path, image: str, progress: Progress) -> None:
+    """Build an image from the folder of a Dockerfile, on the first node, and copy it to the others. Raises LabError."""
+    if not (folder / "Dockerfile").is_file():
+        raise LabError(f"{folder} has no file Dockerfile; a folder with one is accepted")
+    first, *others = lab.nodes
+    progress(f"building {image} on {first.name}")
+    # Nodes have no network of Docker's own, so a build uses that of the node.
+    command = ("docker", *_host(first), "build", "--network=host", f"--tag={image}", str(folder))
+    if subprocess.run(command, check=False).returncode:
+        raise LabError(f"docker build of {folder} failed on {first.name}; its last lines say why")
+    progress(f"{first.name} has {image}")
+    if others:
+        _copy(lab, _host(first), image, others, progress)
+    _warn_of_pulls([image], progress)
+
+
+def _host(node: LabNode) -> tuple[str, ...]:
+    return (f"--host=unix://{node.docker_socket}",)
+
+
+def _copy(lab: Lab, source: Sequence[str], image: str, nodes: Iterable[LabNode], progress: Progress) -> None:
+    """Copy an image to nodes from the Docker that the options `source` name."""
+    with tempfile.NamedTemporaryFile(dir=lab.root, suffix=".tar") as archive:
+        try:
+            run("docker", *source, "save", f"--output={archive.name}", image, seconds=COPY_SECONDS)
+        except LabError as error:
+            raise LabError(
+                f"{image} is neither a file nor an image in the Docker of this machine ({error}); "
+                "an image's name, or a file of `docker save`, is accepted"
+            ) from None
+        _load_archive(nodes, Path(archive.name), image, progress)
+
+
+def _load_archive(nodes: Iterable[LabNode], archive: Path, image: str, progress: Progress) -> None:
+    progress(f"loading {image}, {archive.stat().st_size / 1e6:.0f} MB")
+
+    def load_on(node: LabNode) -> None:
+        run("docker", *_host(node), "load", f"--input={archive}", seconds=COPY_SECONDS)
+        progress(f"{node.name} has {image}")
+
+    with ThreadPoolExecutor(PARALLEL_LOADS) as executor:
+        list(executor.map(load_on, nodes))
+
+
+def _warn_of_pulls(images: Iterable[str], progress: Progress) -> None:
+    for image in images:
+        if not Path(image).is_file() and image.rpartition(":")[2] in {"latest", image}:
+            progress(f"pods with {image} need imagePullPolicy: IfNotPresent, or another tag than latest")
