@@ -190,7 +190,13 @@ class Lab:
         return self.root / "master" / "master.yaml"
 
 
-CLUSTER_HOSTS = ("10.128.0.0/14", "172.30.0.0/16", ".cluster.local")
+EXTERNAL_IP_NETWORK = "203.0.113.0/24"
+"""Network of external addresses of services: a documentation network (RFC 5737), which no host uses."""
+
+INGRESS_IP_NETWORK = "172.29.0.0/16"
+"""Network of the addresses of services of type LoadBalancer: the master's default."""
+
+CLUSTER_HOSTS = ("10.128.0.0/14", "172.30.0.0/16", INGRESS_IP_NETWORK, EXTERNAL_IP_NETWORK, ".cluster.local")
 """Networks of pods and services, and the names of services."""
 
 
@@ -216,10 +222,6 @@ def processes(lab: Lab, relayed: Sequence[str] = ()) -> tuple[Process, ...]:
         *(docker_process(lab, node) for node in lab.nodes),
         *(process for node in lab.nodes for process in daemon_processes(lab, node)),
     )
-
-
-EXTERNAL_IP_NETWORK = "203.0.113.0/24"
-"""Network of external addresses of services: a documentation network (RFC 5737), which no host uses."""
 
 
 def registry_process(lab: Lab) -> Process:
