@@ -89,11 +89,11 @@ async def _pull(
         ):
             if response.status >= 400:
                 message = str((await response.json(content_type=None)).get("message", response.status))
-                raise _pull_error(message, Gone if response.status == 404 else Refused)
+                raise _pull_error(repository, message, Gone if response.status == 404 else Refused)
             async for line in response.content:
                 progress = json.loads(line)
                 if "error" in progress:
-                    raise _pull_error(str(progress["error"]), Refused)
+                    raise _pull_error(repository, str(progress["error"]), Refused)
     except TimeoutError:
         raise NotReady(f"Cancel pulling image {name!r}: no progress for {progress_seconds:g}s") from None
     except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -104,10 +104,12 @@ def _auth_header(credential: Credential) -> str:
     return base64.urlsafe_b64encode(json.dumps(credential._asdict()).encode()).decode()
 
 
-def _pull_error(message: str, permanent: type[Gone] | type[Refused]) -> NotReady | Gone | Refused:
+def _pull_error(repository: str, message: str, permanent: type[Gone] | type[Refused]) -> NotReady | Gone | Refused:
     """Return the error for Docker's message: transient errors by their text, otherwise a `permanent` one."""
     if _REGISTRY_UNAVAILABLE.search(message):
         return RegistryUnavailable(f"Docker: {message}")
     if any(text in message for text in _TRANSIENT_PULL_ERRORS):
-        return NotReady(f"Docker: {message}")
+        registry, _ = split_registry(repository)
+        by_hand = "without it, put the image on this node by `docker load`, in a lab by `podlane lab load`"
+        return NotReady(f"registry {registry} does not answer ({message}); {by_hand}")
     return permanent(f"Docker: {message}")

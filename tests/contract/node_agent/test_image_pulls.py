@@ -18,6 +18,7 @@ from reconcile.errors import NotReady, Refused
 from tests.testbed.docker.containers import add_image
 from tests.testbed.docker.daemon import DEADLINE_SECONDS, Dockerd
 from tests.testbed.docker.registry import SCHEMA, digest, registry_blobs
+from tests.testbed.ports import free_port
 
 NUMBER = count(1)
 
@@ -129,6 +130,17 @@ async def test_failing_registry_is_distinguished_from_a_rejecting_one(dockerd: D
         with pytest.raises(RegistryUnavailable, match="503"):
             await real.pull(f"{desk.address}/trouble:1")
         real.close()
+
+
+async def test_unreachable_registry_is_named_with_the_way_to_bring_an_image_by_hand(dockerd: Dockerd) -> None:
+    real = driver(dockerd, PullLimits())
+    registry = f"127.0.0.1:{free_port()}"
+    with pytest.raises(NotReady) as raised:
+        await real.pull(f"{registry}/team/tool:1")
+    assert str(raised.value).startswith(f"registry {registry} does not answer (Get ")
+    assert "connection refused" in str(raised.value)
+    assert str(raised.value).endswith("put the image on this node by `docker load`, in a lab by `podlane lab load`")
+    real.close()
 
 
 async def test_registry_at_an_address_of_the_node_is_asked_only_if_the_operator_accepts_it(dockerd: Dockerd) -> None:
