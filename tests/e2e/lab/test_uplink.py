@@ -77,6 +77,9 @@ def open_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenLab]:
     state = Path(f"/tmp/{UPLINK_SITE.prefix}")
     arguments = (UPLINK_SITE.prefix, str(UPLINK_SITE.underlay), str(state))
     with machine(root) as here:
+        # As Docker leaves it on a machine where it runs.
+        drop = "chain FORWARD { type filter hook forward priority filter; policy drop\n }"
+        here.run("nft", f"table ip filter {{\n {drop}\n }}")
         here.python(DOWN, *arguments)  # left by a killed run
         try:
             here.python(UP, *arguments)
@@ -86,6 +89,7 @@ def open_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenLab]:
             here.python(DOWN, *arguments)
         assert here.run("sysctl", "-n", "net.ipv4.ip_forward").stdout.strip() == "0"
         assert uplink_table(here).returncode
+        assert UPLINK_SITE.prefix not in here.run("nft", "list", "ruleset").stdout
 
 
 def uplink_table(here: Machine) -> subprocess.CompletedProcess[str]:
