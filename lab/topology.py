@@ -40,6 +40,11 @@ class Site:
         return self.underlay.network_address + 2
 
     @property
+    def ingress(self) -> IPv4Network:
+        """The network of the addresses of load balancers: 10.246.2.0/24 beside the underlay 10.245.2.0/24."""
+        return IPv4Network((self.underlay.network_address + (1 << 16), self.underlay.prefixlen))
+
+    @property
     def bridge(self) -> str:
         """The bridge of the underlay."""
         return f"{self.prefix}0"
@@ -193,10 +198,7 @@ class Lab:
 EXTERNAL_IP_NETWORK = "203.0.113.0/24"
 """Network of external addresses of services: a documentation network (RFC 5737), which no host uses."""
 
-INGRESS_IP_NETWORK = "172.29.0.0/16"
-"""Network of the addresses of services of type LoadBalancer: the master's default."""
-
-CLUSTER_HOSTS = ("10.128.0.0/14", "172.30.0.0/16", INGRESS_IP_NETWORK, EXTERNAL_IP_NETWORK, ".cluster.local")
+CLUSTER_HOSTS = ("10.128.0.0/14", "172.30.0.0/16", EXTERNAL_IP_NETWORK, ".cluster.local")
 """Networks of pods and services, and the names of services."""
 
 
@@ -205,7 +207,7 @@ def proxy_exceptions(environment: Mapping[str, str], site: Site) -> dict[str, st
     if not any(environment.get(name) for name in PROXY_VARIABLES):
         return {}
     given = next((environment[name] for name in NO_PROXY_VARIABLES if environment.get(name)), "")
-    value = ",".join([*filter(None, given.split(",")), str(site.underlay), *CLUSTER_HOSTS])
+    value = ",".join([*filter(None, given.split(",")), str(site.underlay), str(site.ingress), *CLUSTER_HOSTS])
     return dict.fromkeys(NO_PROXY_VARIABLES, value)
 
 
@@ -260,6 +262,7 @@ def master_process(lab: Lab) -> Process:
             f"--admin-kubeconfig={lab.kubeconfig}",
             f"--plugin={lab.plugin}",
             f"--external-ip-network-cidrs=[{EXTERNAL_IP_NETWORK}]",
+            f"--ingress-ip-network-cidr={lab.site.ingress}",
             "--verify-node-certificates=true",
             "--self-provisioning=true",
         ),

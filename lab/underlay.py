@@ -7,8 +7,8 @@ import time
 from ipaddress import IPv4Address
 from pathlib import Path
 
-from lab.process import log, run, succeeds
-from lab.topology import EXTERNAL_IP_NETWORK, INGRESS_IP_NETWORK, UNDERLAY_BRIDGE, Lab, LabNode, Site
+from lab.process import run, succeeds
+from lab.topology import UNDERLAY_BRIDGE, Lab, LabNode, Site
 
 
 def kernel_has_datapath() -> bool:
@@ -19,8 +19,7 @@ def kernel_has_datapath() -> bool:
 def make(lab: Lab) -> None:
     """Create namespaces, bridge and veth pairs. External hosts are this machine itself, by an address on the bridge.
 
-    This machine routes the networks of external and load balancer addresses to the first node, unless it has other
-    routes to them.
+    This machine routes the addresses of load balancers to the first node.
     """
     site = lab.site
     run("ip", "link", "add", site.bridge, "type", "bridge")
@@ -40,9 +39,7 @@ def make(lab: Lab) -> None:
         _add_veth(site, node.namespace, node.veth)
         if kernel_has_datapath():
             _address(site, node.namespace, node.address, "eth0")
-    for network in (EXTERNAL_IP_NETWORK, INGRESS_IP_NETWORK):
-        if not succeeds("ip", "route", "add", network, "via", str(lab.nodes[0].address), "dev", site.bridge):
-            log(f"{network} has another route on this machine, which does not reach such addresses of services")
+    run("ip", "route", "add", str(site.ingress), "via", str(lab.nodes[0].address), "dev", site.bridge)
 
 
 def _add_veth(site: Site, namespace: str, veth: str) -> None:

@@ -169,8 +169,9 @@ def _make(lab: Lab, state: Path, progress: Progress) -> None:
 def _refuse_taken_addresses(site: Site) -> None:
     for device, addresses in psutil.net_if_addrs().items():
         for address in addresses:
-            if address.family == socket.AF_INET and IPv4Address(address.address) in site.underlay:
-                raise LabError(f"{device} has {address.address}, but the lab needs the whole of {site.underlay}")
+            for network in (site.underlay, site.ingress):
+                if address.family == socket.AF_INET and IPv4Address(address.address) in network:
+                    raise LabError(f"{device} has {address.address}, but the lab needs the whole of {network}")
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from tests.testbed.lab.cluster import OCTET, SITE, Cluster
 from tests.testbed.lab.machine import INTERNET, REGISTRY_NAME, REGISTRY_PORT, Machine, machine
 from tests.testbed.wait import wait_until
 
-UPLINK_SITE = Site(f"podu{OCTET}", IPv4Network("10.246.2.0/24"))
+UPLINK_SITE = Site(f"podu{OCTET}", IPv4Network("10.247.2.0/24"))
 PULLED = f"{REGISTRY_NAME}:{REGISTRY_PORT}/team/tool:1"
 SITE_TEXT = """
 import sys

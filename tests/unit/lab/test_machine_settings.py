@@ -38,7 +38,7 @@ def test_loopback_endpoints_of_resolvers_and_proxies(
 
 def test_proxies_are_not_asked_for_hosts_of_the_lab() -> None:
     assert proxy_exceptions({"NO_PROXY": "a.example"}, SITE) == {}
-    own = "10.245.9.0/24,10.128.0.0/14,172.30.0.0/16,172.29.0.0/16,203.0.113.0/24,.cluster.local"
+    own = "10.245.9.0/24,10.246.9.0/24,10.128.0.0/14,172.30.0.0/16,203.0.113.0/24,.cluster.local"
     assert proxy_exceptions({"HTTP_PROXY": "http://proxy:1"}, SITE) == {"NO_PROXY": own, "no_proxy": own}
     given = proxy_exceptions({"https_proxy": "http://proxy:1", "no_proxy": "a.example,"}, SITE)
     assert given == {"NO_PROXY": f"a.example,{own}", "no_proxy": f"a.example,{own}"}
