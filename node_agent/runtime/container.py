@@ -45,7 +45,8 @@ class RuntimeContainer:
 
     `user` is the UID, the GID and the supplementary groups of the first process, None unless the container runs.
     `digest` is the name of the image in its registry (`NAME@sha256:...`), empty if it comes from none. `layer` is the
-    directory of the writable layer, empty if Docker's storage driver has none.
+    directory of the writable layer, empty if Docker's storage driver has none. `image_volumes` are the directories that
+    Docker has made for the volumes of the image (VOLUME). It removes them with the container.
     """
 
     id: str
@@ -64,6 +65,7 @@ class RuntimeContainer:
     stop_signal: str = "SIGTERM"
     log_path: str = ""
     layer: str = ""
+    image_volumes: tuple[str, ...] = ()
     user: tuple[int, int, tuple[int, ...]] | None = None
 
     @property

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.process import run
+from tests.testbed.node.images import add_image
 from tests.testbed.node.single_node import NODE, SingleNode
 from tests.testbed.wait import wait_until
 
@@ -189,6 +190,28 @@ def test_disk_pressure_evicts_the_largest_pod_and_the_condition_persists(
     wait_until(lambda: not any(node.traces("bytes").values()), "its disk is free again")
     assert node.is_ready("few")
     assert node.node_condition("DiskPressure") == "True", "it stays for an hour"
+
+
+def test_volumes_of_an_image_and_logs_count_as_ephemeral_storage(node: SingleNode) -> None:
+    """Docker makes a directory for each VOLUME of an image. It is not in the writable layer and no volume of the pod.
+
+    Logs are rotated by Docker. Those that it keeps count.
+    """
+    add_image(node, "podlane/volume:1", "VOLUME /kept")
+    limit = "{limits: {ephemeral-storage: 2Mi}}"
+    in_volume = pod("image-volume", resources=limit).replace("podlane/toolbox", "podlane/volume:1")
+    roomy = in_volume.replace("image-volume", "roomy").replace("2Mi", "64Mi")
+    start(node, in_volume, roomy, pod("logs", resources=limit), pod("quiet", resources=limit))
+    node.agent("--disk-scan-seconds=0.5")
+    fill = "head -c 4000000 /dev/zero"
+    log = "| tr '\\0' x | fold > /proc/1/fd/1"
+    for name, words in (("image-volume", "> /kept/x"), ("roomy", "> /kept/x"), ("logs", log), ("quiet", "> /dev/null")):
+        container = node.status(name)["containerStatuses"][0]["containerID"].removeprefix("docker://")
+        node.docker("exec", container, "sh", "-c", f"{fill} {words}")
+    wait_until(lambda: evicted_at(node, "image-volume") and evicted_at(node, "logs"), "both went")
+    wait_until(lambda: len(node.docker("volume", "ls", "-q").split()) == 1, "only the volume of roomy is left")
+    assert node.is_ready("roomy")
+    assert node.is_ready("quiet")
 
 
 def test_pods_over_their_ephemeral_storage_limit_are_evicted(node: SingleNode) -> None:
