@@ -142,8 +142,8 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     local_registries: Annotated[
         tuple[str, ...],
         msgspec.Meta(
-            description="registries at loopback or link-local addresses from which images may be pulled, as HOST or "
-            "HOST:PORT; others at such addresses are refused"
+            description="registries at loopback, link-local or own addresses of the node from which images may be "
+            "pulled, as HOST or HOST:PORT; others at such addresses are refused"
         ),
     ] = ()
     image_pull_progress_deadline_seconds: Annotated[

@@ -95,6 +95,8 @@ class TraceResult(Value, frozen=True):
     If the packet goes to a service, `service` is its port and `rejected` lists everything of the service that is not
     programmed. `endpoints` are the endpoints that such a client can get. `endpoint` is the one (`ADDRESS:PORT`) that
     this packet gets.
+
+    `rejected_by_firewall`: the packet goes to `node`, whose firewall rejects it: pods do not reach this port of nodes.
     """
 
     steps: tuple[TraceStep, ...] = ()
@@ -105,6 +107,7 @@ class TraceResult(Value, frozen=True):
     service: ServicePortReport | None = None
     endpoints: tuple[str, ...] = ()
     rejected: tuple[RejectionReport, ...] = ()
+    rejected_by_firewall: bool = False
 
 
 class NetworkReport(Value, frozen=True):

@@ -288,15 +288,16 @@ def explain(source: Host, target: Host, hops: list[Hop], topology: ClusterTopolo
     for output in last.result.outputs:
         if output.startswith("sender "):
             return f"answered: the switch of {last.node} gives {source} the MAC of {target}, {output.split()[1]}"
-    if _is_dropped_by_firewall(target, last, topology):
-        dropped = f"the firewall of {last.node} puts the fragments together and drops them"
-        return f"dropped because {source} may not send VXLAN to the outside: {dropped}"
+    firewall_drop = _explain_firewall_drop(source, target, last, topology)
+    if firewall_drop:
+        return f"dropped because {firewall_drop}"
     if target.address.is_multicast:
         arrived = [receiver for node, output in outputs if (receiver := _multicast_receiver(output, node, topology))]
     else:
         arrived = [receiver for node, output in outputs if (receiver := _receiver(output, node, target, topology))]
     if arrived:
-        return f"delivered: {source} reaches {', '.join(arrived)}{outcome.suffix}{_reply_condition(hops[0], topology)}"
+        condition = _firewall_condition(target, last, topology) or _reply_condition(hops[0], topology)
+        return f"delivered: {source} reaches {', '.join(arrived)}{outcome.suffix}{condition}"
     unreached = [output.partition(" ")[2] for output in last.result.outputs if output.startswith("tunnel ")]
     if unreached:
         return f"forwarded to {', '.join(_unreached_host(IPv4Address(address), topology) for address in unreached)}"
@@ -308,12 +309,45 @@ def _receiver(output: str, node: str, target: Host, topology: ClusterTopology) -
     if output == "docker":
         return f"Docker's bridge on {node}, where a container may have {target.address}"
     if output == "node":
-        return f"{node} itself" if _is_own(target, node, topology) else f"the outside, with the address of {node}"
+        if _is_own(target, node, topology):
+            return f"{node} itself"
+        return f"{topology.node_at(target.address) or 'the outside'}, with the address of {node}"
     return f"{target} on {node}" if output == f"pod {target.address}" else ""
 
 
 def _is_own(target: Host, node: str, topology: ClusterTopology) -> bool:
     return target.address in {topology.gateway(node), topology.addresses.get(node)}
+
+
+def _explain_firewall_drop(source: Host, target: Host, last: Hop, topology: ClusterTopology) -> str:
+    """Return why the firewall drops or rejects a packet that the switch sends to the node; empty if it does not.
+
+    The agent may have translated host ports before.
+    """
+    if _is_dropped_by_firewall(target, last, topology):
+        dropped = f"the firewall of {last.node} puts the fragments together and drops them"
+        return f"{source} may not send VXLAN to the outside: {dropped}"
+    if not last.result.rejected_by_firewall:
+        return ""
+    request, is_own = last.request, _is_own(target, last.node, topology)
+    node = last.node if is_own else topology.node_at(target.address)
+    host_port = f", unless it is a host port of a pod on {node}" if is_own else ""
+    port = f"{request.protocol} port {request.port} of {node}"
+    rule = f"the firewall of {last.node} rejects what comes from the pod network to {port}"
+    return f"{rule}: podToNodePorts does not name it{host_port}"
+
+
+def _firewall_condition(target: Host, last: Hop, topology: ClusterTopology) -> str:
+    """Return what the firewall accepts of the packets of pods to a node, if that depends on more than the trace has."""
+    request = last.request
+    is_to_node = _is_own(target, last.node, topology) or bool(topology.node_at(target.address))
+    if request.enters == "node" or "node" not in last.result.outputs or not is_to_node:
+        return ""
+    if request.protocol == "icmp":
+        return " by ICMP echo; trace a connection with --proto and --port"
+    if request.fragment == "later":
+        return f", if the firewall of {last.node} accepts the port in the first fragment"
+    return ""
 
 
 def _is_dropped_by_firewall(target: Host, last: Hop, topology: ClusterTopology) -> bool:

@@ -79,7 +79,17 @@ def build_request(
     ]
     if problems:
         raise UsageError("; ".join(map(str, problems)))
+    if _depends_on_port(request, topology):
+        raise UsageError(f"--port is required with --proto {protocol}: the firewall of {node} decides by the port")
     return node, request
+
+
+def _depends_on_port(request: TraceRequest, topology: ClusterTopology) -> bool:
+    """Return whether a packet of a pod to a node lacks the port by which firewalls decide."""
+    lacks_port = request.protocol in network.PORT_PROTOCOLS and not request.port and request.fragment != "later"
+    target = IPv4Address(request.target)
+    is_to_node = bool(topology.node_at(target)) or any(topology.gateway(host) == target for host in topology.subnets)
+    return request.enters != "node" and lacks_port and is_to_node
 
 
 def _protocol_and_port(arguments: argparse.Namespace, target: Host, topology: ClusterTopology) -> tuple[str, int]:

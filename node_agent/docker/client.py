@@ -400,6 +400,7 @@ def _runtime_container(inspected: dict[str, Any]) -> RuntimeContainer:
         stop_signal=config.get("StopSignal") or "SIGTERM",
         log_path=inspected["LogPath"],
         layer=(inspected["GraphDriver"].get("Data") or {}).get("UpperDir", ""),
+        image_volumes=tuple(mount["Source"] for mount in inspected["Mounts"] if mount["Type"] == "volume"),
         user=process_user(state["Pid"]) if state["Pid"] else None,
     )
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 import re
 import socket
 import time
 
 import aiohttp
+import psutil
 
 from node_agent.docker.http import TRANSIENT_ERRORS
 from node_agent.images.credentials import DOCKER_HUB, Credential, split_registry
@@ -56,7 +58,8 @@ class ImagePuller:
     async def _check_registry(self, repository: str) -> None:
         """Raise Refused if the registry is not to be asked. A name that does not resolve is left to Docker.
 
-        It is called with a slot, because names of users can keep the threads of all lookups waiting.
+        It is called with a slot, because names of users can keep the threads of all lookups waiting. Docker looks the
+        name up again, and goes where the registry sends it: only a firewall can refuse that (docs/operations/nodes.md).
         """
         registry, _ = split_registry(repository)
         addresses: set[str] = set()
@@ -65,9 +68,16 @@ class ImagePuller:
                 loop = asyncio.get_running_loop()
                 rows = await loop.getaddrinfo(registry_host(registry), None, type=socket.SOCK_STREAM)
                 addresses = {str(address[0]) for *_, address in rows}
-        problem = local_registry_problem(registry, sorted(addresses), self._limits.local_registries)
+        own = await asyncio.to_thread(_node_addresses) if addresses else frozenset()
+        problem = local_registry_problem(registry, sorted(addresses), self._limits.local_registries, own)
         if problem:
             raise Refused(problem)
+
+
+def _node_addresses() -> frozenset[str]:
+    """Return all IPv4 and IPv6 addresses of the network namespace of this process."""
+    rows = itertools.chain.from_iterable(psutil.net_if_addrs().values())
+    return frozenset(row.address for row in rows if row.family in {socket.AF_INET, socket.AF_INET6})
 
 
 async def _pull(

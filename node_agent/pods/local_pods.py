@@ -12,7 +12,7 @@ from node_agent.cgroups.manager import CgroupManager
 from node_agent.docker.client import DockerClient
 from node_agent.host import HostInfo
 from node_agent.runtime import pod_files
-from node_agent.runtime.container import ANNOTATION, GRACE, POD_NAME, POD_NAMESPACE, int_label
+from node_agent.runtime.container import ANNOTATION, GRACE, POD_NAME, POD_NAMESPACE, SANDBOX_TYPE, TYPE, int_label
 
 ORPHAN_GRACE_SECONDS = 2
 """Grace period of an orphan whose containers have no label with its grace period."""
@@ -24,7 +24,8 @@ def orphan_pod(uid: str, labels: Mapping[str, str]) -> Pod:
     It is static if its sandbox has the annotation of a static pod; it then has its full grace period, as a static pod
     that is removed while the agent runs. Otherwise it is a pod of the API server whose deletion was forced.
     """
-    source = labels.get(ANNOTATION + CONFIG_SOURCE, "api")
+    is_sandbox = labels.get(TYPE) == SANDBOX_TYPE  # Other containers may have this label from their image.
+    source = labels.get(ANNOTATION + CONFIG_SOURCE, "api") if is_sandbox else "api"
     return Pod(
         metadata=ObjectMeta(
             name=labels.get(POD_NAME, "unknown"),

@@ -45,7 +45,8 @@ class RuntimeContainer:
 
     `user` is the UID, the GID and the supplementary groups of the first process, None unless the container runs.
     `digest` is the name of the image in its registry (`NAME@sha256:...`), empty if it comes from none. `layer` is the
-    directory of the writable layer, empty if Docker's storage driver has none.
+    directory of the writable layer, empty if Docker's storage driver has none. `image_volumes` are the directories that
+    Docker has made for the volumes of the image (VOLUME). It removes them with the container.
     """
 
     id: str
@@ -64,6 +65,7 @@ class RuntimeContainer:
     stop_signal: str = "SIGTERM"
     log_path: str = ""
     layer: str = ""
+    image_volumes: tuple[str, ...] = ()
     user: tuple[int, int, tuple[int, ...]] | None = None
 
     @property
@@ -127,9 +129,11 @@ def labels_by_pod(labels: Iterable[dict[str, str]]) -> dict[str, dict[str, str]]
 
     It is a sandbox if the pod has one, because only sandboxes have the annotations of the pod. Containers of other
     agents that use kubelet's labels are omitted, because they lack this agent's own labels.
+
+    A sandbox is one by its type, which the agent sets for all containers. Other labels may be those of the image.
     """
     own = [container for container in labels if container.keys() & {ATTEMPT, CRASHES} and POD_UID in container]
-    sandboxes_last = sorted(own, key=lambda container: ATTEMPT in container)
+    sandboxes_last = sorted(own, key=lambda container: container.get(TYPE) == SANDBOX_TYPE)
     return {container[POD_UID]: container for container in sandboxes_last}
 
 
@@ -177,14 +181,17 @@ def group_containers(containers: list[RuntimeContainer]) -> RuntimePod:
     return RuntimePod(tuple(sandboxes), {name: tuple(histories[name]) for name in sorted(histories)})
 
 
-def pre_stop_labels(container: Container) -> dict[str, str]:
-    """Return labels with the preStop hook, for an agent that knows only the container. Port names become numbers."""
+def pre_stop_label(container: Container) -> str:
+    """Return the preStop hook as text, for an agent that knows only the container. Port names become numbers.
+
+    The text is empty if there is no hook.
+    """
     hook = container.lifecycle.pre_stop if container.lifecycle is not None else None
     if hook is None:
-        return {}
+        return ""
     if hook.http_get is not None and isinstance(hook.http_get.port, str):
         hook = replace(hook, http_get=replace(hook.http_get, port=named_ports(container)[hook.http_get.port]))
-    return {PRE_STOP: msgspec.json.encode(hook).decode()}
+    return msgspec.json.encode(hook).decode()
 
 
 def stop_signal(container: Container) -> str:

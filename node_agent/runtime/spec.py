@@ -41,12 +41,13 @@ from node_agent.runtime.container import (
     POD_NAMESPACE,
     POD_UID,
     PORTS,
+    PRE_STOP,
     RESERVED_LABELS,
     RESTARTS,
     SANDBOX_ID,
     SANDBOX_TYPE,
     TYPE,
-    pre_stop_labels,
+    pre_stop_label,
     stop_signal,
 )
 from node_agent.runtime.environment import expand
@@ -186,6 +187,11 @@ def container_config(pod: Pod, container: Container, inputs: ContainerInputs, ho
 
 
 def _labels(pod: Pod, container: Container, inputs: ContainerInputs, host: HostInfo) -> dict[str, str]:
+    """Return the labels of a container.
+
+    Each label that the agent reads back is set, if need be to an empty text: Docker adds the labels of the image that
+    are missing, and the image is a user's. Its preStop hook would make the agent send requests to any host.
+    """
     log_dir = pod_log_dir_name(pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
     container_labels = {
         TYPE: CONTAINER_TYPE,
@@ -199,8 +205,8 @@ def _labels(pod: Pod, container: Container, inputs: ContainerInputs, host: HostI
         MESSAGE_PATH: container.termination_message_path,
         MESSAGE_POLICY: container.termination_message_policy,
     }
-    ports = {PORTS: msgspec.json.encode(container.ports).decode()} if container.ports else {}
-    return {**_pod_labels(pod), **container_labels, **ports, **pre_stop_labels(container)}
+    ports = msgspec.json.encode(container.ports).decode() if container.ports else ""
+    return {**_pod_labels(pod), **container_labels, PORTS: ports, PRE_STOP: pre_stop_label(container)}
 
 
 def _pid_mode(pod: Pod, inputs: ContainerInputs) -> str:

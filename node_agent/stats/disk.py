@@ -125,10 +125,11 @@ class DiskUsageScanner:
         in_memory = {volume.name for volume in pod.spec.volumes if is_in_memory(volume)}
         rootfs = {}
         for container in containers:
-            if container.layer:
-                rootfs[container.id] = DiskUsage(*directory_usage(Path(container.layer)))
-            else:
-                rootfs[container.id] = DiskUsage(layer_sizes.get(container.id, 0))
+            size, inodes = layer_sizes.get(container.id, 0), 0
+            for path in filter(None, (container.layer, *container.image_volumes)):
+                more_bytes, more_inodes = directory_usage(Path(path))
+                size, inodes = size + more_bytes, inodes + more_inodes
+            rootfs[container.id] = DiskUsage(size, inodes)
         return PodDiskUsage(
             at=wall_clock().timestamp(),
             rootfs=rootfs,

@@ -57,9 +57,10 @@ class DiskUsage(NamedTuple):
 class PodDiskUsage:
     """The disk usage of a pod at the time `at` (seconds since 1970).
 
-    `rootfs` are the writable layers of containers and `logs` their logs, by container ID. `volumes` are the volumes
-    that belong to the pod, by name. `memory_filesystems` are the file systems of those in memory. `managed_files` are
-    the files of the agent that containers may write: termination messages, /etc/hosts and /etc/resolv.conf.
+    `rootfs` are the writable layers of containers with the volumes of their images, and `logs` their logs, by container
+    ID. `volumes` are the volumes that belong to the pod, by name. `memory_filesystems` are the file systems of those in
+    memory. `managed_files` are the files of the agent that containers may write: termination messages, /etc/hosts and
+    /etc/resolv.conf.
     """
 
     at: float = 0.0

@@ -53,6 +53,14 @@ def pods_to_nodes_rules(open_ports: frozenset[tuple[str, int]]) -> str:
     return "".join(f"\t\t{rule}\n" for rule in rules)
 
 
+def rejects_packet_of_pod(node: Node, protocol: str, port: int) -> bool:
+    """Return whether `pods_to_nodes_rules` reject the first packet of a connection that the switch does not permit.
+
+    A host port is translated before, so its packets do not come here.
+    """
+    return protocol != "icmp" and node.open_ports is not None and (protocol, port) not in node.open_ports
+
+
 def masquerade_table(cluster: Cluster, node: Node) -> str:
     """Return the commands that replace our table as a whole.
 

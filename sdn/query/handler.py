@@ -129,7 +129,7 @@ class NodeQueryHandler:
     async def _trace(self, request: TraceRequest, network: NodeNetwork) -> TraceResult:
         async def trace_packet(packet: TraceRequest) -> TraceResult:
             output = await self._appctl.trace(BRIDGE, trace.trace_request(packet, network))
-            return trace.parse_trace(output, network)
+            return trace.parse_trace(output, packet, network)
 
         services, connection = self._proxier.service_map, None
         if services.config is not None:

@@ -14,12 +14,13 @@ from ipaddress import IPv4Address
 from msgspec.structs import replace
 
 from api.network.queries import DockerNetworkReport, TraceRequest, TraceResult, TraceStep
+from sdn.host.firewall import rejects_packet_of_pod
 from sdn.model.match import mac_number, mac_text
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo
 from sdn.pipeline.cookies import CookieCategory, owner_of, peer_cookie
 from sdn.pipeline.drops import MISS_REASONS, DropReason, drop_reason
 from sdn.pipeline.pod_connectivity import ARP_REPLY, ARP_REQUEST, DOCKER_MAC_PREFIX
-from sdn.pipeline.tables import Table
+from sdn.pipeline.tables import NODE_ACCESS_MAC, Table
 from sdn.proxy.service_map import ClientConnection, FrontendLookup
 from sdn.proxy.service_ports import Key, ProxyConfig, ServiceState
 from sdn.query.reports import endpoint_texts, port_report, rejection_reports
@@ -30,6 +31,7 @@ _STEP = re.compile(r"^ ?(\d+)\. (.*)$")
 _FLOW = re.compile(r"^(.*), (?:priority (\d+), )?cookie 0x([0-9a-f]+)$|^(.*), priority (\d+)$")
 _SET_VNID = re.compile(r"^set_field:0x([0-9a-f]+)->reg0$|NXM_NX_REG0\[\] is now 0x([0-9a-f]+)")
 _SET_SOURCE_MAC = re.compile(r"NXM_OF_ETH_SRC\[\] is now ([0-9a-f:]+)")
+_PERMIT = f"set_field:{mac_text(NODE_ACCESS_MAC)}->eth_src"
 _SET_TUNNEL = re.compile(r"set_field:([0-9.]+)->tun_dst")
 _DNAT = re.compile(r"^ct\(commit.*nat\(dst=([0-9.:]+)\)")
 _OUTPUT = re.compile(r"output:(\d+)")
@@ -114,8 +116,11 @@ def _payload(request: TraceRequest, source_mac: int, target_mac: int) -> str:
     return f"{addresses}{fragment},{_FIRST_PACKETS[request.protocol].format(port=request.port)}"
 
 
-def parse_trace(text: str, network: NodeNetwork) -> TraceResult:
-    """Return the steps and outputs in the output of `ofproto/trace`, with the names of tables and owners."""
+def parse_trace(text: str, request: TraceRequest, network: NodeNetwork) -> TraceResult:
+    """Return the steps and outputs in the output of `ofproto/trace`, with the names of tables and owners.
+
+    If the packet goes to the address of a node, the result says whether the firewall of this node rejects it.
+    """
     parser = _TraceParser(network)
     for packet, section in _sections(text):
         for line in section.splitlines():
@@ -127,7 +132,20 @@ def parse_trace(text: str, network: NodeNetwork) -> TraceResult:
         vnid=parser.vnid,
         docker=docker,
         endpoint=parser.endpoint,
+        rejected_by_firewall=not parser.permitted and _is_rejected_by_firewall(request, parser.outputs, network),
     )
+
+
+def _is_rejected_by_firewall(request: TraceRequest, outputs: Iterable[str], network: NodeNetwork) -> bool:
+    """Return whether the firewall rejects a packet of a pod that the switch sends to the node without permitting it.
+
+    Of a later fragment this is not known: the firewall puts the packet together, and sees its port.
+    """
+    if request.enters == "node" or "node" not in outputs or request.fragment == "later":
+        return False
+    nodes = {network.node.gateway, network.node.address, *(peer.address for peer in network.peers)}
+    is_to_node = IPv4Address(request.target) in nodes
+    return is_to_node and rejects_packet_of_pod(network.node, request.protocol, request.port)
 
 
 class _TraceParser:
@@ -138,6 +156,8 @@ class _TraceParser:
         self.outputs: list[str] = []
         self.vnid = 0
         self.endpoint = ""
+        self.permitted = False
+        """Whether the switch lets the packet reach all ports of nodes."""
         self._tunnel = ""
         self._source_mac = ""
         self._network = network
@@ -157,6 +177,8 @@ class _TraceParser:
     def _read_fields(self, action: str) -> None:
         if matched := _SET_VNID.search(action):
             self.vnid = int(matched[1] or matched[2], 16)
+        if action == _PERMIT:
+            self.permitted = True
         if matched := _SET_SOURCE_MAC.search(action):
             self._source_mac = matched[1]
         if matched := _SET_TUNNEL.search(action):

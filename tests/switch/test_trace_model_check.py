@@ -102,7 +102,7 @@ def begins(world: TraceWorld, attempt: Attempt, source: RunningPod, target: Runn
     if attempt.arrives:
         return f"delivered: {full_name(source)} reaches {full_name(target)} on {target.node}"
     if attempt.name == f"to {world.gateway(target.node)}":
-        return f"delivered: {full_name(source)} reaches {target.node} itself"
+        return f"dropped because the firewall of {target.node} rejects what comes from the pod network to "
     if attempt.name.startswith("an ARP question"):
         return f"answered: the switch of {source.node} gives {full_name(source)} the MAC of {full_name(target)}, "
     return "dropped because "

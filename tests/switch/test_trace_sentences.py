@@ -10,6 +10,7 @@ from ipaddress import IPv4Address, IPv4Network
 import pytest
 
 from api.network.queries import TraceRequest
+from sdn.config import DNS_PORTS
 from sdn.pipeline.compiler import compile_flows
 from sdn.query.trace import InvalidTrace, trace_request
 from sdn.topology import DOCKER_OFPORT, AttachedPod, DockerNetwork, Peer, docker_subnet
@@ -30,8 +31,9 @@ def world() -> Iterator[TraceWorld]:
         for name, network in made.networks.items():
             docker = DockerNetwork(docker_subnet(network.node.subnet), DOCKER_OFPORT, 11)
             made.switches[name].add_ports({"vovsbr": DOCKER_OFPORT})
+            node = replace(network.node, open_ports=DNS_PORTS | {("tcp", 5000)})
             made.networks[name] = replace(
-                network, peers=network.peers | {EXTERNAL}, multicast=frozenset({10}), docker=docker
+                network, node=node, peers=network.peers | {EXTERNAL}, multicast=frozenset({10}), docker=docker
             )
             made.switches[name].replace(compile_flows(made.networks[name]))
         yield made
@@ -45,10 +47,37 @@ SENTENCES = {
     "red/red-a blue/blue-a": "dropped because red (VNID 10) may not reach blue (VNID 11)",
     "red/red-c blue/blue-a": "dropped because red (VNID 10) may not reach blue (VNID 11)",
     "red/red-a 8.8.8.8": "delivered: red/red-a reaches the outside, with the address of node-1",
-    "red/red-a node-1": "delivered: red/red-a reaches node-1 itself",
-    "red/red-a 10.245.2.3": "delivered: red/red-a reaches node-1 itself",
-    "red/red-a 10.245.2.4": "delivered: red/red-a reaches the outside, with the address of node-1",
-    "red/red-a node-2": "delivered: red/red-a reaches node-2 itself",
+    # nodes, and their firewall
+    "red/red-a node-1": "delivered: red/red-a reaches node-1 itself by ICMP echo; "
+    "trace a connection with --proto and --port",
+    "red/red-a 10.245.2.3": "delivered: red/red-a reaches node-1 itself by ICMP echo; "
+    "trace a connection with --proto and --port",
+    "red/red-a 10.245.2.4": "delivered: red/red-a reaches node-2, with the address of node-1 by ICMP echo; "
+    "trace a connection with --proto and --port",
+    "red/red-a node-2": "delivered: red/red-a reaches node-2 itself by ICMP echo; "
+    "trace a connection with --proto and --port",
+    "red/red-a node-1 --proto tcp --port 22": "dropped because the firewall of node-1 rejects what comes from "
+    "the pod network to tcp port 22 of node-1: podToNodePorts does not name it, unless it is a host port of a pod "
+    "on node-1",
+    "red/red-a 10.245.2.3 --proto tcp --port 22": "dropped because the firewall of node-1 rejects what comes from "
+    "the pod network to tcp port 22 of node-1: podToNodePorts does not name it, unless it is a host port of a pod "
+    "on node-1",
+    "red/red-a 10.245.2.4 --proto tcp --port 22": "dropped because the firewall of node-1 rejects what comes from "
+    "the pod network to tcp port 22 of node-2: podToNodePorts does not name it",
+    "red/red-a node-2 --proto tcp --port 22": "dropped because the firewall of node-2 rejects what comes from "
+    "the pod network to tcp port 22 of node-2: podToNodePorts does not name it, unless it is a host port of a pod "
+    "on node-2",
+    "red/red-a node-1 --proto udp --port 53": "delivered: red/red-a reaches node-1 itself",
+    "red/red-a node-1 --proto tcp --port 5000": "delivered: red/red-a reaches node-1 itself",
+    "red/red-a node-1 --proto udp --fragment later": "delivered: red/red-a reaches node-1 itself, "
+    "if the firewall of node-1 accepts the port in the first fragment",
+    "default/admin-a 10.245.2.3 --proto tcp --port 22": "delivered: default/admin-a reaches node-1 itself",
+    f"{NEAR_BOX} node-1 --proto tcp --port 22": "dropped because the firewall of node-1 rejects what comes from "
+    "the pod network to tcp port 22 of node-1: podToNodePorts does not name it, unless it is a host port of a pod "
+    "on node-1",
+    "node-1 node-2 --proto tcp --port 22": "dropped because the firewall of node-2 rejects what comes from "
+    "the pod network to tcp port 22 of node-2: podToNodePorts does not name it, unless it is a host port of a pod "
+    "on node-2",
     "red/red-a 10.131.0.9": "dropped because 10.131.0.9 belongs to no node's subnet",
     "red/red-a 172.30.0.1": "dropped because 172.30.0.1 is a service address, and no service has it",
     "red/red-a 10.128.0.200": "dropped because no pod on node-1 has the address 10.128.0.200",
@@ -76,8 +105,8 @@ SENTENCES = {
     "red/red-a red/red-b --source-address 10.128.0.9": "dropped because 10.128.0.9 is not red/red-a's address",
     "red/red-a 10.245.2.4 --proto udp --port 4789 --fragment first": "dropped because red/red-a may not send VXLAN "
     "to the outside: the firewall of node-1 puts the fragments together and drops them",
-    "red/red-a 10.245.2.4 --proto udp --port 4790 --fragment first": "delivered: red/red-a reaches the outside, "
-    "with the address of node-1",
+    "red/red-a 10.245.2.4 --proto udp --port 4790 --fragment first": "dropped because the firewall of node-1 rejects "
+    "what comes from the pod network to udp port 4790 of node-2: podToNodePorts does not name it",
     # IPv6 and ARP
     "red/red-a red/red-b --proto ipv6": "dropped because it is IPv6, which the pod network does not carry",
     "red/red-a red/red-b --proto arp": "answered: the switch of node-1 gives red/red-a the MAC of red/red-b, "
@@ -131,7 +160,7 @@ SENTENCES = {
     # from a node and from outside
     "node-1 red/red-a": "delivered: node-1 reaches red/red-a on node-1",
     "node-1 red/red-c": "delivered: node-1 reaches red/red-c on node-2",
-    "node-1 node-2": "delivered: node-1 reaches node-2 itself",
+    "node-1 node-2": "delivered: node-1 reaches node-2 itself by ICMP echo; trace a connection with --proto and --port",
     "node-1 8.8.8.8": "dropped because node-1 sends to 8.8.8.8 by its other links: "
     "only addresses of the cluster are reached through br0",
     "node-1 red/red-c --source-address 10.128.0.2": "dropped because 10.128.0.2 is not node-1's address",

@@ -98,8 +98,8 @@ SENTENCES = {
     "red/red-a red/web --proto icmp": "dropped because services take tcp, udp, sctp, not icmp",
     "red/red-a 10.245.2.4 --proto tcp --port 30999": "dropped because port 30999/TCP is in the range of node ports, "
     "and no service has it",
-    "red/red-a 10.245.2.4 --proto tcp --port 22": "delivered: red/red-a reaches the outside, "
-    "with the address of node-1",
+    "red/red-a 10.245.2.4 --proto tcp --port 22": "dropped because the firewall of node-1 rejects what comes from "
+    "the pod network to tcp port 22 of node-2: podToNodePorts does not name it",
     # the node and the outside
     "node-1 red/web": f"delivered: node-1 reaches red/red-b on node-1, {WEB}",
     "node-1 red/far": "delivered: node-1 reaches red/red-c on node-2, an endpoint of the service red/far",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Address
 from itertools import count
 
+import psutil
 import pytest
 from aiohttp import web
 
@@ -165,6 +168,24 @@ async def test_registry_at_an_address_of_the_node_is_asked_only_if_the_operator_
         await real.pull(f"localhost:{port}/web:1")
         assert desk.most == 1
         real.close()
+
+
+async def test_registry_at_another_address_of_the_node_is_refused(dockerd: Dockerd) -> None:
+    """The host name of a machine, and every address of its links, are the node as well."""
+    own = next(
+        row.address
+        for rows in psutil.net_if_addrs().values()
+        for row in rows
+        if row.family == socket.AF_INET and not IPv4Address(row.address).is_loopback
+    )
+    real = driver(dockerd, PullLimits(), local_registries=("192.0.2.1",))
+    with pytest.raises(Refused, match=f"registry {own}:9 is at {own}, an address of the node itself"):
+        await real.pull(f"{own}:9/web:1")
+    accepting = driver(dockerd, PullLimits(), local_registries=(f"{own}:9",))
+    with pytest.raises((Refused, NotReady), match=r"^Docker: "):
+        await accepting.pull(f"{own}:9/web:1")
+    real.close()
+    accepting.close()
 
 
 async def test_cancelled_image_pull_frees_its_slot(dockerd: Dockerd) -> None:

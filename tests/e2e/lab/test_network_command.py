@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 from lab.process import run
 from tests.testbed.lab.cluster import Cluster
+from tests.testbed.namespaces import inside
 from tests.testbed.podlane_cli import podlane_network
 from tests.testbed.traffic import Ping
 
@@ -45,6 +47,29 @@ def test_podlane_network_trace_queries_switches_of_both_nodes(cluster: Cluster) 
     assert "has the name 'red/nobody'; an address, a node, PROJECT/POD" in trace("red/nobody", code=1)[-1]
     assert "--vnid requires --from-tunnel" in trace("red/red-2", "--vnid", "10", code=2)[-1]
     assert not cluster.kubectl("get", "nodequeries", "-o", "name").stdout, "no question is left behind"
+
+
+def test_podlane_network_trace_says_what_the_firewall_of_a_node_does_with_a_packet(cluster: Cluster) -> None:
+    here = cluster.nodes["node-1"]
+    with inside(here.namespace):
+        server = socket.create_server(("", 0))
+    port = server.getsockname()[1]
+
+    def trace(number: int) -> str:
+        words = ("trace", "red/red-1", "node-1", "--proto", "tcp", "--port", str(number))
+        return podlane_network(cluster.lab.kubeconfig, *words).splitlines()[-1]
+
+    def connects(number: int) -> bool:
+        gateway = cluster.address("red", "red-1").rpartition(".")[0] + ".1"
+        return cluster.execute("red", "red-1", "nc", "-w", "3", gateway, str(number)).returncode == 0
+
+    with server, inside(here.namespace), socket.create_connection(("127.0.0.1", port)):
+        assert trace(port).startswith("dropped because the firewall of node-1 rejects what comes from the pod network")
+        assert not connects(port)
+    assert trace(53) == "delivered: red/red-1 reaches node-1 itself"
+    assert connects(53)
+    needs_port = podlane_network(cluster.lab.kubeconfig, "trace", "red/red-1", "node-1", "--proto", "tcp", code=2)
+    assert "--port is required with --proto tcp" in needs_port
 
 
 def test_podlane_network_capture_writes_packets_of_a_port(cluster: Cluster, tmp_path: Path) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shlex
-from collections.abc import Iterator
+import subprocess
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.testbed.lab.cluster import Cluster
 from tests.testbed.lab.manifests import namespace
 from tests.testbed.lab.syscall_program import install_command, reaches_kernel
+from tests.testbed.wait import wait_until
 
 PROJECT = "confined"
 EDITOR = ("--as=ann", "--as-group=system:authenticated")
@@ -86,6 +90,13 @@ SYSTEM_CALLS = {
     "network namespace": (272, 0x40000000),
     "namespace of process IDs": (272, 0x20000000),
     "cgroup namespace": (272, 0x02000000),
+    "user namespace of a new process": (56, 0x10000011),  # clone(CLONE_NEWUSER | SIGCHLD)
+    "clone with a structure": (435,),  # clone3, whose flags seccomp cannot read
+    "mount call": (165,),
+    "unmount call": (166,),
+    "root of all processes": (155,),  # pivot_root
+    "files that others open": (300,),  # fanotify_init
+    "name of the machine": (170, -1, 0),  # sethostname
 }
 """Number and arguments on x86-64. With the right, the call succeeds or complains about its arguments."""
 
@@ -114,6 +125,19 @@ ATTEMPTS = {
     "file of the node": at_any_root("grep -q secret $root$MARKER"),
     "file of the node by a link": at_any_root("ln -sfn $root$MARKER /data/link && grep -q secret /data/link"),
     "Docker": at_any_root("test -e $root$DOCKER && curl -sf --unix-socket $root$DOCKER http://docker/version"),
+    "signal to a process of the node": "kill -0 $VICTIM",
+    "trace of a process of the node": f"{SYSCALL} 101 16902 $VICTIM 0 0 0 0",  # ptrace(PTRACE_SEIZE)
+    "environment of a process of the node": "test -n \"$(tr -d '\\0' < /proc/$VICTIM/environ | head -c 1)\"",
+    "cgroups of the machine": "(mount -t cgroup -o pids none /tmp/mount || mount -t cgroup2 none /tmp/mount) && ("
+    + openable("/tmp/mount/release_agent", "/tmp/mount/cgroup.procs")
+    + "); code=$?; umount /tmp/mount; exit $code",
+    "limit of its processes": "for d in /sys/fs/cgroup/pids /sys/fs/cgroup; do mount -o remount,bind,rw $d; done;"
+    + openable("/sys/fs/cgroup/pids/pids.max", "/sys/fs/cgroup/pids.max"),
+    "settings of the kernel in /sys": openable(
+        "/sys/kernel/mm/transparent_hugepage/enabled", "/sys/kernel/uevent_helper"
+    ),
+    "firmware of the machine": 'test -n "$(ls /sys/firmware)"',
+    "timers of the machine": 'test -n "$(head -c 1 /proc/timer_list)"',
     "network of the node": at_any_root("test -e $root$SDN && curl -s -m 2 --unix-socket $root$SDN http://sdn/STATUS"),
     **{name: reaches_kernel(SYSCALL, *call) for name, call in SYSTEM_CALLS.items()},
 }
@@ -123,8 +147,19 @@ def run_attempts(cluster: Cluster, pod: str) -> set[str]:
     """Return the names of the attempts that succeed in a pod. One exec makes all of them."""
     node = cluster.nodes["node-1"].root
     paths = {"MARKER": cluster.lab.root / "marker", "DOCKER": node / "docker.sock", "SDN": node / "sdn.sock"}
-    lines = [
-        *(f"export {name}={path}" for name, path in paths.items()),
+    with subprocess.Popen(["sleep", "1000"]) as victim:
+        lines = attempt_lines({**paths, "VICTIM": victim.pid})
+        done = cluster.kubectl("exec", "-i", "-n", PROJECT, pod, "--", "sh", stdin="\n".join(lines))
+        victim.kill()
+    results = dict(line.split(" ", 1)[::-1] for line in done.stdout.splitlines())
+    assert results.keys() == ATTEMPTS.keys(), done.stderr
+    return {name for name, code in results.items() if code == "0"}
+
+
+def attempt_lines(variables: Mapping[str, object]) -> list[str]:
+    """Return the shell program that makes all attempts, and writes exit code and name of each."""
+    return [
+        *(f"export {name}={value}" for name, value in variables.items()),
         "mkdir -p /tmp/mount",
         install_command(SYSCALL),
         *(
@@ -132,10 +167,6 @@ def run_attempts(cluster: Cluster, pod: str) -> set[str]:
             for name, command in ATTEMPTS.items()
         ),
     ]
-    done = cluster.kubectl("exec", "-i", "-n", PROJECT, pod, "--", "sh", stdin="\n".join(lines))
-    results = dict(line.split(" ", 1)[::-1] for line in done.stdout.splitlines())
-    assert results.keys() == ATTEMPTS.keys(), done.stderr
-    return {name for name, code in results.items() if code == "0"}
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +240,83 @@ def test_ordinary_pod_writes_its_volume_reads_its_token_and_listens_on_port_80(c
     assert succeeds(cluster, "ordinary", 'echo x > /data/file && test "$(stat -c %g /data/file)" != 0')
     assert succeeds(cluster, "ordinary", "test -s /var/run/secrets/kubernetes.io/serviceaccount/token")
     assert succeeds(cluster, "ordinary", "httpd -p 80 -h /data && curl -sf localhost:80/file")
+
+
+def test_processes_of_an_ordinary_pod_are_limited_by_the_cgroup_of_the_pod(cluster: Cluster, project: str) -> None:
+    """The limit holds for all containers together, so it is not in Docker's PidsLimit of each."""
+    node = cluster.node_of(project, "ordinary")
+    container = cluster.container(project, "ordinary")
+    (inspected,) = json.loads(cluster.docker(node, "inspect", container))
+    assert not inspected["HostConfig"]["PidsLimit"]
+    rows = Path(f"/proc/{inspected['State']['Pid']}/cgroup").read_text().splitlines()
+    paths = {
+        controller: path for _, kind, path in (row.split(":", 2) for row in rows) for controller in kind.split(",")
+    }
+    top = Path("/sys/fs/cgroup/pids" if "pids" in paths else "/sys/fs/cgroup")
+    of_container = top / paths.get("pids", paths.get("", "")).lstrip("/")
+    uid = (cluster.pod(project, "ordinary") or {})["metadata"]["uid"]
+    assert uid in of_container.parent.name.replace("_", "-")
+    assert (of_container.parent / "pids.max").read_text() == "4096\n"
+    assert (of_container / "pids.max").read_text() == "max\n"
+
+
+def test_setuid_program_gives_no_rights_to_a_container_without_privilege_escalation(
+    cluster: Cluster, project: str
+) -> None:
+    """A container of restricted-v2 is such a container. The other one shows that the program gives root at all."""
+    (container,) = POD["spec"]["containers"]  # type: ignore[index]
+    user = {**container, "securityContext": {"runAsUser": 1000}}
+    bound = {**user, "securityContext": {"runAsUser": 1000, "allowPrivilegeEscalation": False}}
+    spec = {
+        **POD["spec"],  # type: ignore[dict-item]
+        "containers": [{**container, "name": "maker"}, {**user, "name": "loose"}, {**bound, "name": "bound"}],
+    }
+    manifest = {**POD, "metadata": {"name": "setuid", "namespace": project}, "spec": spec}
+    cluster.kubectl("create", "-f", "-", stdin=json.dumps(manifest))
+    cluster.wait_running(project, "setuid")
+
+    def execute(name: str, *words: str, stdin: str = "") -> int:
+        call = ("exec", "-i", "-n", project, "setuid", "-c", name, "--", *words)
+        return cluster.kubectl(*call, stdin=stdin, check=False).returncode
+
+    assert execute("maker", "sh", stdin=f"{install_command('/data/setuid')} && chmod 4755 /data/setuid") == 0
+    assert execute("loose", "/data/setuid", "105", "0") == 0
+    assert execute("bound", "/data/setuid", "105", "0") == errno.EPERM
+
+
+def test_links_in_a_volume_lead_neither_a_mount_nor_a_message_out_of_it(cluster: Cluster, project: str) -> None:
+    marker = cluster.lab.root / "marker"
+    (container,) = POD["spec"]["containers"]  # type: ignore[index]
+    links = f"mkdir /data/real; ln -s / /data/up; ln -s {marker} /data/message; ln -s {marker.parent} /data/node"
+    own = {**container, "command": ["sh", "-c", "tail -f /dev/null"]}
+    spec = {
+        **POD["spec"],  # type: ignore[dict-item]
+        "restartPolicy": "Never",
+        "initContainers": [{**container, "name": "linker", "command": ["sh", "-c", links]}],
+        "containers": [
+            {**own, "name": name, "volumeMounts": [{"name": "data", "mountPath": "/data", "subPath": name}]}
+            for name in ("real", "up", "node")
+        ]
+        + [{**container, "name": "speaker", "command": ["true"], "terminationMessagePath": "/data/message"}],
+    }
+    manifest = {**POD, "metadata": {"name": "links", "namespace": project}, "spec": spec}
+    cluster.kubectl(*EDITOR, "create", "-f", "-", stdin=json.dumps(manifest))
+
+    def states() -> dict[str, dict[str, Any]]:
+        rows = cluster.status(project, "links").get("containerStatuses", [])
+        return {row["name"]: row["state"] for row in rows}
+
+    def settled() -> bool:
+        actual = states()
+        reasons = [actual.get(name, {}).get("waiting", {}).get("reason", "") for name in ("up", "node")]
+        return reasons == ["CreateContainerConfigError"] * 2 and "running" in actual["real"] and has_ended(actual)
+
+    def has_ended(actual: dict[str, dict[str, Any]]) -> bool:
+        return "terminated" in actual["speaker"] or "waiting" in actual["speaker"]
+
+    wait_until(settled, "each container has got its state")
+    assert "leads out of the volume" in states()["up"]["waiting"]["message"]
+    assert "secret" not in json.dumps(states()["speaker"])
 
 
 def test_editor_executes_in_the_ordinary_pod_only(cluster: Cluster, project: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lab.process import run
+from tests.testbed.node.images import add_image
 from tests.testbed.node.single_node import NODE, SingleNode
 from tests.testbed.wait import wait_until
 
@@ -189,6 +190,45 @@ def test_disk_pressure_evicts_the_largest_pod_and_the_condition_persists(
     wait_until(lambda: not any(node.traces("bytes").values()), "its disk is free again")
     assert node.is_ready("few")
     assert node.node_condition("DiskPressure") == "True", "it stays for an hour"
+
+
+DEFAULT_LIMITS = """\
+apiVersion: v1
+kind: LimitRange
+metadata: {name: default-limits, namespace: default}
+spec: {limits: [{type: Container, default: {ephemeral-storage: 2Mi}}]}
+"""
+"""The default limit of a requested project, but smaller."""
+
+
+def test_default_limit_of_a_project_counts_volumes_volumes_of_images_and_logs(node: SingleNode) -> None:
+    """Docker makes a directory for each VOLUME of an image. It is not in the writable layer and no volume of the pod.
+
+    Logs are rotated by Docker. Those that it keeps count.
+    """
+    add_image(node, "podlane/volume:1", "VOLUME /kept")
+    node.kubectl("apply", "-f", "-", stdin=DEFAULT_LIMITS)
+    in_image = pod("image").replace("podlane/toolbox", "podlane/volume:1")
+    roomy = in_image.replace("{name: image,", "{name: roomy,").replace(": {}", ": {limits: {ephemeral-storage: 64Mi}}")
+    scratch = pod(
+        "scratch", extra="  volumes: [{name: v, emptyDir: {}}]", mount="volumeMounts: [{name: v, mountPath: /v}]"
+    )
+    start(node, in_image, roomy, scratch, pod("logs"), pod("quiet"))
+    node.kubectl("delete", "limitrange", "default-limits")
+    node.agent("--disk-scan-seconds=0.5")
+    fill = "head -c 4000000 /dev/zero"
+    log = "| tr '\\0' x | fold > /proc/1/fd/1"
+    writes = {"image": "> /kept/x", "roomy": "> /kept/x", "scratch": "> /v/x", "logs": log, "quiet": "> /dev/null"}
+    for name, words in writes.items():
+        container = node.status(name)["containerStatuses"][0]["containerID"].removeprefix("docker://")
+        node.docker("exec", container, "sh", "-c", f"{fill} {words}")
+    wait_until(lambda: all(evicted_at(node, name) for name in ("image", "scratch", "logs")), "they went")
+    assert node.status("scratch")["message"] == (
+        "Pod ephemeral local storage usage exceeds the total limit of containers 2Mi. "
+    )
+    wait_until(lambda: len(node.docker("volume", "ls", "-q").split()) == 1, "only the volume of roomy is left")
+    assert node.is_ready("roomy")
+    assert node.is_ready("quiet")
 
 
 def test_pods_over_their_ephemeral_storage_limit_are_evicted(node: SingleNode) -> None:

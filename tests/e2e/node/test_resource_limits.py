@@ -16,6 +16,7 @@ import docker
 import psutil
 import pytest
 
+from lab.process import LabError
 from node_agent.cgroups import hierarchy
 from node_agent.cgroups.cgroupfs import MOUNT, CgroupfsDriver
 from node_agent.cgroups.hierarchy import CgroupPath
@@ -34,6 +35,7 @@ PODS = {
     "limited": "[{name: main, resources: {requests: {cpu: 100m, memory: 32Mi}, limits: {cpu: 250m, memory: 64Mi}}},"
     " {name: side, resources: {limits: {cpu: 20m, memory: 16Mi}}}]",
     "besteffort": "[{name: main}]",
+    "bomb": "[{name: main}, {name: side}]",
     "tiny": "[{name: main, resources: {requests: {cpu: 1m}, limits: {cpu: 1m}}}]",
     "critical": "[{name: main}]",
     "first": "[{name: main, resources: {requests: {cpu: 100m, memory: 16Mi}, limits: {cpu: 100m, memory: 16Mi}}}]",
@@ -49,6 +51,7 @@ CLASSES = {
     "burstable": "Burstable",
     "limited": "Burstable",
     "besteffort": "BestEffort",
+    "bomb": "BestEffort",
     "tiny": "Burstable",
     "critical": "BestEffort",
     "first": "Guaranteed",
@@ -255,6 +258,29 @@ def test_pod_has_at_most_pod_pids_limit_processes(node: Node) -> None:
     output = node.single.docker("exec", name, "sh", "-c", f"({flood}) 2>&1 || true; killall sleep")
     assert "can't fork" in output
     assert "Resource temporarily unavailable" in output
+
+
+def test_fork_bomb_ends_at_the_limit_of_its_pod_and_disturbs_no_other_pod(node: Node) -> None:
+    """Another container of the same pod is at the limit, too. A container outside of pods has no limit."""
+    bomb = f"for i in $(seq {2 * PIDS}); do tail -f /dev/null & done"
+    forks = ("sh", "-c", "(true; echo fine) | cat")
+    group = node.directory(node.group("bomb"))
+    main, side, other = (node.docker_name(*pod) for pod in (("bomb", "main"), ("bomb", "side"), ("guaranteed", "main")))
+    single = node.single
+    assert single.docker("exec", side, *forks).strip() == "fine"
+    flags = ("-d", "--network=none", "--name=free", "--entrypoint=")
+    single.docker("run", *flags, "podlane/toolbox", "sh", "-c", f"{bomb}; wait")
+    try:
+        wait_until(lambda: len(single.docker("top", "free", "-o", "pid").split()) > 2 * PIDS, "nothing stops this one")
+        single.docker("exec", "-d", main, "sh", "-c", f"{bomb}; wait")
+        # The shell ends when it cannot fork, and what it has started stays.
+        wait_until(lambda: int(node.value(group, "pids", "pids.current")) >= PIDS - 2, "the pod has met its limit")
+        assert single.docker("exec", other, *forks).strip() == "fine"
+        with pytest.raises(LabError, match="can't fork: Resource temporarily unavailable"):
+            single.docker("exec", side, *forks)
+    finally:
+        single.docker("rm", "-f", "free")
+        single.kubectl("delete", "pod", "bomb", f"--timeout={DEADLINE_SECONDS:.0f}s")
 
 
 def test_allocatable_is_capacity_without_reserved_and_eviction_threshold(node: Node) -> None:

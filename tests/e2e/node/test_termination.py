@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
+from tests.testbed.node.images import add_image
 from tests.testbed.node.pods import NodePods, main, pod
 from tests.testbed.wait import wait_until
 
@@ -55,6 +58,35 @@ def test_container_gets_its_stop_signal_after_its_pre_stop_hook(alone: NodePods,
         ("Normal", "Killing", "Stopping container main"),
         ("Warning", "FailedPreStopHook", "PreStopHook failed: no"),
     )
+
+
+def test_labels_of_an_image_are_no_pre_stop_hook(alone: NodePods) -> None:
+    """Docker gives a container the labels of its image. The agent would send the request from the node."""
+    paths: list[str] = []
+
+    class Recorder(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            paths.append(self.path)
+            self.send_response(204)
+            self.end_headers()
+
+    ends = "trap 'exit 0' TERM; while :; do sleep 0.05; done"
+    label = "annotation.io.kubernetes.container.preStopHandler"
+    with HTTPServer(("127.0.0.1", 0), Recorder) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        hook = {"httpGet": {"host": "127.0.0.1", "port": server.server_port, "scheme": "HTTP", "path": "/image"}}
+        for name, text in (("hooked", json.dumps(hook)), ("broken", "{")):
+            add_image(alone.node, f"podlane/{name}:1", f"LABEL {label}={json.dumps(text)}")
+        own = json.dumps({"preStop": {"httpGet": {**hook["httpGet"], "path": "/pod"}}})
+        alone.apply(
+            pod("hooked", main(ends).replace("podlane/toolbox", "podlane/hooked:1"), grace=30),
+            pod("broken", main(ends).replace("podlane/toolbox", "podlane/broken:1"), grace=30),
+            pod("own", main(ends, f"lifecycle: {own}"), "hostNetwork: true", grace=30),
+        )
+        alone.until_ready("hooked", "broken", "own")
+        alone.delete("hooked", "broken", "own")
+        server.shutdown()
+    assert paths == ["/pod"]
 
 
 def test_shorter_grace_period_shortens_termination_and_zero_deletes_the_object_at_once(alone: NodePods) -> None:

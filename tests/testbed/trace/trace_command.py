@@ -77,7 +77,7 @@ def _hop(world: TraceWorld, ports: Ports, node: str, request: TraceRequest) -> H
     appctl, network = OvsAppctl(world.switches[node].rundir), world.networks[node]
 
     async def trace_packet(packet: TraceRequest) -> TraceResult:
-        return parse_trace(await appctl.trace("br0", trace_request(packet, network)), network)
+        return parse_trace(await appctl.trace("br0", trace_request(packet, network)), packet, network)
 
     node_ports = ports.get(node, ())
     states = {(port.key.namespace, port.key.service): ServiceState() for port in node_ports}

@@ -37,6 +37,8 @@ def read(words: str) -> tuple[str, TraceRequest]:
         ("red/a blue/b --source-address nobody", '--source-address: is "nobody"; an IPv4 address is accepted'),
         ("red/a blue/b --source-mac 0a:58", '--source-mac: is "0a:58"; a MAC such as 0a:58:0a:80:00:02 is accepted'),
         ("red/a blue/b --target-mac all", '--target-mac: is "all"; a MAC such as'),
+        ("red/a node-1 --proto tcp", "--port is required with --proto tcp: the firewall of node-1 decides by the port"),
+        ("red/a 10.245.2.4 --proto udp", "--port is required with --proto udp"),
         ("red/a blue/b --vlan 4096", "--vlan: is 4096; 0 to 4095 is accepted"),
         ("red/a blue/b --vlan -1", "--vlan: is -1; 0 to 4095 is accepted"),
         ("red/a blue/b --vnid 10", "--vnid requires --from-tunnel: a packet that SRC sends"),

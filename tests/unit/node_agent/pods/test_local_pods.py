@@ -6,7 +6,7 @@ import pytest
 
 from api.validation.static_pods import is_static
 from node_agent.pods.local_pods import orphan_pod
-from node_agent.runtime.container import GRACE, POD_NAME, POD_NAMESPACE
+from node_agent.runtime.container import CONTAINER_TYPE, GRACE, POD_NAME, POD_NAMESPACE, SANDBOX_TYPE, TYPE
 from node_agent.runtime.termination import grace_period_seconds
 
 SOURCE = "annotation.kubernetes.io/config.source"
@@ -15,8 +15,9 @@ SOURCE = "annotation.kubernetes.io/config.source"
 @pytest.mark.parametrize(
     ("labels", "static", "seconds"),
     [
-        ({SOURCE: "file", GRACE: "600"}, True, 600),
-        ({SOURCE: "http", GRACE: "1"}, True, 1),
+        ({SOURCE: "file", GRACE: "600", TYPE: SANDBOX_TYPE}, True, 600),
+        ({SOURCE: "http", GRACE: "1", TYPE: SANDBOX_TYPE}, True, 1),
+        ({SOURCE: "file", GRACE: "600", TYPE: CONTAINER_TYPE}, False, 2),
         ({SOURCE: "api", GRACE: "600"}, False, 2),
         ({SOURCE: "api", GRACE: "1"}, False, 1),
         ({GRACE: "600"}, False, 2),

@@ -19,8 +19,15 @@ def test_invalid_number_in_a_label_counts_as_zero(text: str) -> None:
 
 
 def test_labels_of_a_pod_are_those_of_its_sandbox() -> None:
-    sandbox, main = {label.POD_UID: "u1", label.ATTEMPT: "0"}, {label.POD_UID: "u1", label.CRASHES: "0"}
+    sandbox = {label.POD_UID: "u1", label.ATTEMPT: "0", label.TYPE: label.SANDBOX_TYPE}
+    main = {label.POD_UID: "u1", label.CRASHES: "0", label.TYPE: label.CONTAINER_TYPE}
     lone = {label.POD_UID: "u2", label.CRASHES: "3"}
     assert label.labels_by_pod([sandbox, main, lone]) == {"u1": sandbox, "u2": lone}
     assert label.labels_by_pod([lone, main, sandbox]) == {"u1": sandbox, "u2": lone}
     assert label.labels_by_pod([{label.POD_UID: "u3"}, {label.ATTEMPT: "0"}]) == {}
+
+
+def test_label_of_an_image_makes_no_sandbox() -> None:
+    sandbox = {label.POD_UID: "u1", label.ATTEMPT: "0", label.TYPE: label.SANDBOX_TYPE}
+    main = {label.POD_UID: "u1", label.CRASHES: "0", label.TYPE: label.CONTAINER_TYPE, label.ATTEMPT: "7"}
+    assert label.labels_by_pod([sandbox, main]) == label.labels_by_pod([main, sandbox]) == {"u1": sandbox}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from node_agent.host import HostInfo
-from node_agent.runtime.container import RuntimeContainer, pre_stop_handler
+from node_agent.runtime.container import ATTEMPT, PRE_STOP, RESERVED_LABELS, RuntimeContainer, pre_stop_handler
 from node_agent.runtime.spec import ContainerInputs, container_config
 from node_agent.runtime.termination import MAX_GRACE_SECONDS, StopState, StopStep, grace_period_seconds, next_stop_step
 from tests.unit.node_agent.examples import NOW, make_pod
@@ -83,6 +83,14 @@ def test_pre_stop_label_stores_the_hook_with_a_numeric_port() -> None:
     assert hook.http_get is not None
     assert hook.http_get.port == 8080
     assert pre_stop_handler(RuntimeContainer("id")) is None
+
+
+def test_container_sets_every_label_that_the_agent_reads_so_that_none_is_of_the_image() -> None:
+    pod = make_pod()
+    spec = container_config(pod, pod.spec.containers[0], ContainerInputs("image", "box"), HostInfo("/p", 1, 0))
+    assert RESERVED_LABELS - spec.labels.keys() == {ATTEMPT}, "which counts for sandboxes only"
+    assert spec.labels[PRE_STOP] == ""
+    assert pre_stop_handler(RuntimeContainer("id", labels=spec.labels)) is None
 
 
 def test_grace_period_is_capped_at_its_maximum() -> None:
