@@ -49,6 +49,8 @@ from master.registry.registry import Registry
 from master.registry.security_reviews import SecurityReviews
 from master.registry.tokens import TokenRequests
 from master.registry.users import Users
+from master.request_info import RequestInfo
+from master.resources.oauth import OAUTH_ACCESS_TOKENS, OAUTH_AUTHORIZE_TOKENS
 from master.server import routes, watch
 from master.server.auditing import Auditor, annotate_decision, attributes_of
 from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES, Handlers, warning_headers
@@ -62,7 +64,7 @@ from master.server.routes import (
     ReviewRoute,
     Route,
 )
-from master.storage.interface import Storage
+from master.storage.interface import Key, Storage
 from reconcile.connection_limiter import REASONS, Limits
 from reconcile.errors import NotReady
 from reconcile.listener import Listener
@@ -124,6 +126,10 @@ CREATED_STREAMS = frozenset(("attach", "exec", "portforward"))
 """Subresources for which a GET, as WebSocket clients send it, needs the right to create, too."""
 
 
+TOKEN_RESOURCES = (OAUTH_ACCESS_TOKENS.stored_group_resource, OAUTH_AUTHORIZE_TOKENS.stored_group_resource)
+"""Resources whose names are hashes of tokens."""
+
+
 class Server:
     """The HTTPS API server. After `start()`, `port` is the port number; `stop()` ends all requests."""
 
@@ -134,6 +140,7 @@ class Server:
         body_seconds: float = BODY_TIMEOUT_SECONDS,
     ) -> None:
         store, clock = parts.store, parts.creation.clock
+        self._store = store
         self._authenticator = Authenticator(store, parts.tokens, parts.oauth_tokens, clock)
         self._oauth = OAuthServer(
             storage=store,
@@ -239,6 +246,7 @@ class Server:
             self._auditor.decide_level(record, client, PathAttributes(http.method.lower(), http.path))
             raise
         record.info = route.info if isinstance(route, ResourceRoute | ProxyRoute) else None
+        record.token_name = self._token_name(record.info)
         self._auditor.decide_level(record, client, attributes)
         try:
             user = self._authorizer.impersonate(client, http.headers.items())
@@ -274,6 +282,16 @@ class Server:
         tls = http.transport.get_extra_info("ssl_object") if http.transport is not None else None
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
         return await self._oauth.handle(http, _peer_address(http), certificate, record.annotate)
+
+    def _token_name(self, info: RequestInfo | None) -> str:
+        """Return the name of the token object that a path names; empty if there is none of that name.
+
+        A name that no object has may be a token in clear.
+        """
+        if info is None or info.resource.stored_group_resource not in TOKEN_RESOURCES:
+            return ""
+        key = Key(info.resource.stored_group_resource, "", info.name)
+        return "" if self._store.get_uncommitted(key) is None else info.name
 
     def _count_connection(self, http: web.Request, user: User) -> None:
         """Count a connection for its user. Raises TooManyRequests if the user has too many."""

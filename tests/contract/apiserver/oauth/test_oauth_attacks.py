@@ -350,6 +350,35 @@ async def test_records_have_neither_passwords_nor_codes(
     assert '"authentication.openshift.io/username":"alice","authentication.openshift.io/decision":"deny"' in recorded
 
 
+async def test_tokens_where_none_belongs_are_not_recorded(
+    server: ApiServer, admin: aiohttp.ClientSession, browser: OAuthSession
+) -> None:
+    """The name of a token object is a hash, so the audit log says which token was deleted."""
+    token, name = await browser.token("alice"), token_name(await browser.token("alice"))
+    async with token_session(server, token) as alice:
+        for target in (
+            f"/api?access_token={token}",
+            f"/api?x={token}",
+            f"/{token}",
+            f"{OAUTH}/oauthaccesstokens/{token}",
+        ):
+            async with alice.get(target, headers={"User-Agent": token, "Referer": token, "X-Forwarded-For": token}):
+                pass
+        async with alice.delete(f"{OAUTH}/oauthaccesstokens/{token}") as response:
+            assert response.status == 404
+        async with alice.delete(f"{OAUTH}/oauthaccesstokens/{name}") as response:
+            assert response.status == 200
+            audit_id = response.headers["Audit-Id"]
+    audit_log = server.root / "state" / "audit" / "audit.log"
+    async with asyncio.timeout(20):
+        while audit_id not in (recorded := audit_log.read_text() + server.log()):
+            await asyncio.sleep(0.02)
+    assert token[7:] not in recorded
+    deletion = next(json.loads(line) for line in recorded.splitlines() if audit_id in line)
+    assert deletion["requestURI"] == f"{OAUTH}/oauthaccesstokens/{name}"
+    assert deletion["objectRef"]["name"] == name
+
+
 # --- many at once -----------------------------------------------------------------------------------------------------
 
 
