@@ -179,7 +179,12 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
         )
         audit = (audit_log.run(),) if audit_log is not None else ()
         async with _run_alongside(
-            runtime.run(), storage.run(), DNSServer(storage, config).run(), oauth_tokens.run(), *audit
+            runtime.run(),
+            storage.run(),
+            DNSServer(storage, config).run(),
+            oauth_tokens.run(),
+            server.open_requests.run(),
+            *audit,
         ):
             await runtime.started.wait()
             try:

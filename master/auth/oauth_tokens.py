@@ -113,17 +113,28 @@ class OAuthTokenAuthenticator:
         """Return the user of a token. Raises Refused."""
         if len(token) > MAX_TOKEN_LENGTH:
             raise Refused(MASKED_ERROR)
-        record = self._store.get_uncommitted(_key(token_name(token)))
+        access_token, user = self._find(token_name(token))
+        if access_token.inactivity_timeout_seconds:
+            self._record_use(access_token)
+        return user
+
+    def is_valid(self, name: str) -> bool:
+        """Return whether the token whose object has this name is valid."""
+        try:
+            self._find(name)
+        except Refused:
+            return False
+        return True
+
+    def _find(self, name: str) -> tuple[OAuthAccessToken, User]:
+        """Return the token whose object has this name, and its user. Raises Refused."""
+        record = self._store.get_uncommitted(_key(name))
         access_token: OAuthAccessToken | None = None if record is None else record.object
         if access_token is None or is_expired(access_token, self._clock()):
             raise Refused(MASKED_ERROR)
         owner = self._store.get_uncommitted(Key(group_resource(users.User), "", access_token.user_name))
-        user = user_of_token(
-            access_token, None if owner is None else owner.object, self.groups.of(access_token.user_name)
-        )
-        if access_token.inactivity_timeout_seconds:
-            self._record_use(access_token)
-        return user
+        groups = self.groups.of(access_token.user_name)
+        return access_token, user_of_token(access_token, None if owner is None else owner.object, groups)
 
     def _record_use(self, token: OAuthAccessToken) -> None:
         now, created = self._clock(), parse_time(token.metadata.creation_timestamp)

@@ -54,6 +54,7 @@ from master.resources.oauth import OAUTH_ACCESS_TOKENS, OAUTH_AUTHORIZE_TOKENS
 from master.server import routes, watch
 from master.server.auditing import Auditor, annotate_decision, attributes_of
 from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES, Handlers, warning_headers
+from master.server.open_requests import OpenRequests
 from master.server.proxy.kubelet_client import KubeletClient
 from master.server.proxy.pod_streams import PodStreams
 from master.server.routes import (
@@ -151,6 +152,7 @@ class Server:
             service_account_of=self._authenticator.service_account_of,
             url=parts.public_url,
         )
+        self.open_requests = OpenRequests(store, self._authenticator.is_valid)
         self._authority = parts.authority if proxy_authorities(parts.identity_providers) else None
         self._authorizer = parts.authorizer
         self._auditor = parts.auditor
@@ -238,7 +240,8 @@ class Server:
         transport, client = http.transport, None
         try:
             certificate = self._client_certificate(transport)
-            client = self._authenticator.authenticate(certificate, authorization_header(http.headers))
+            authentication = self._authenticator.authenticate(certificate, authorization_header(http.headers))
+            client = authentication.user
             self._count_connection(http, client)
             route = routes.resolve(http.method, http.path, http.rel_url.raw_path, http.query)
             attributes = attributes_of(route, http.query)
@@ -256,7 +259,11 @@ class Server:
             annotate_decision(record, Decision(False))
             raise
         annotate_decision(record, decision)
-        return await self._dispatch(http, user, route, client_address=_peer_address(http) if user is client else "")
+        client_address = _peer_address(http) if user is client else ""
+        if not _may_run_on(route):
+            return await self._dispatch(http, user, route, client_address)
+        with self.open_requests.open(authentication):
+            return await self._dispatch(http, user, route, client_address)
 
     def _client_certificate(self, transport: asyncio.Transport | None) -> Mapping[str, Any] | None:
         """Return the certificate of the client, as `getpeercert` does; None if the cluster's authority issued none.
@@ -340,6 +347,11 @@ class Server:
                 return await self._handlers.project_request(http, user)
             case NonResourceRoute():
                 return self._handlers.non_resource(http)
+
+
+def _may_run_on(route: Route) -> bool:
+    """Return whether a request may take longer than its credential is valid: a watch, or one to a node or a pod."""
+    return isinstance(route, ProxyRoute) or (isinstance(route, ResourceRoute) and route.verb == "watch")
 
 
 def _peer_address(http: web.Request) -> str:
