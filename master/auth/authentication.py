@@ -126,6 +126,11 @@ class Authenticator:
             return False
         return all(self._exists(key, uid) for key, uid in authentication.objects)
 
+    def current_user(self, authentication: Authentication) -> User:
+        """Return the user of an earlier request with the groups of today."""
+        user = authentication.user
+        return self._oauth_tokens.with_current_groups(user) if authentication.access_token else user
+
     def _exists(self, key: Key, uid: str) -> bool:
         record = self._store.get_uncommitted(key)
         return record is not None and record.object.metadata.uid == uid

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import datetime
 import hashlib
 import logging
@@ -61,10 +62,14 @@ def user_of_token(token: OAuthAccessToken | None, user: users.User | None, group
         raise Refused(MASKED_ERROR)
     return User(
         user.metadata.name,
-        frozenset((*groups, AUTHENTICATED_OAUTH, AUTHENTICATED)),
+        _all_groups(groups),
         user.metadata.uid,
         ((SCOPES_EXTRA, token.scopes),),
     )
+
+
+def _all_groups(groups: Iterable[str]) -> frozenset[str]:
+    return frozenset((*groups, AUTHENTICATED_OAUTH, AUTHENTICATED))
 
 
 class GroupIndex:
@@ -117,6 +122,10 @@ class OAuthTokenAuthenticator:
         if access_token.inactivity_timeout_seconds:
             self._record_use(access_token)
         return user
+
+    def with_current_groups(self, user: User) -> User:
+        """Return the user of a token with the groups of today."""
+        return dataclasses.replace(user, groups=_all_groups(self.groups.of(user.name)))
 
     def is_valid(self, name: str) -> bool:
         """Return whether the token whose object has this name is valid."""

@@ -21,7 +21,7 @@ from master.storage.interface import Storage, WatchEvent
 REVIEW_SECONDS, PAUSE_SECONDS = 60.0, 1.0
 """Seconds between reviews of all credentials, and the pause before the next one: users can delete tokens quickly."""
 
-REVIEWS_PER_TURN = 100
+REVIEWS_PER_TURN = 20
 """Number of credentials that are reviewed before other tasks run."""
 
 log = logging.getLogger(__name__)

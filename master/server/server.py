@@ -260,10 +260,14 @@ class Server:
             raise
         annotate_decision(record, decision)
         client_address = _peer_address(http) if user is client else ""
+
+        def current_user() -> User:
+            return self._authenticator.current_user(authentication) if user is client else user
+
         if not _may_run_on(route):
-            return await self._dispatch(http, user, route, client_address)
+            return await self._dispatch(http, user, route, client_address, current_user)
         with self.open_requests.open(authentication):
-            return await self._dispatch(http, user, route, client_address)
+            return await self._dispatch(http, user, route, client_address, current_user)
 
     def _client_certificate(self, transport: asyncio.Transport | None) -> Mapping[str, Any] | None:
         """Return the certificate of the client, as `getpeercert` does; None if the cluster's authority issued none.
@@ -335,10 +339,12 @@ class Server:
             case _:
                 return self._authorizer.require_attributes(user, attributes)
 
-    async def _dispatch(self, http: web.Request, user: User, route: Route, client_address: str) -> web.StreamResponse:
+    async def _dispatch(
+        self, http: web.Request, user: User, route: Route, client_address: str, current_user: Callable[[], User]
+    ) -> web.StreamResponse:
         match route:
             case ResourceRoute():
-                return await self._handlers.resource(http, user, route, client_address)
+                return await self._handlers.resource(http, user, route, client_address, current_user)
             case ProxyRoute():
                 return await self._handlers.proxy(http, user, route)
             case ReviewRoute():
