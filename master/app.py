@@ -165,6 +165,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 oauth_tokens=oauth_tokens,
                 identity_providers=providers,
                 session_sealer=SessionSealer(session_key),
+                service_account_grant_method=config.service_account_grant_method,
                 authority=authority.certificate,
                 creation=creation,
                 authorizer=authorizer,

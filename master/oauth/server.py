@@ -76,7 +76,7 @@ from master.oauth.tokens import TokenIssuer
 from master.registry.creation import ObjectCreation
 from master.registry.users import user_key
 from master.resources.metadata import Clock
-from master.resources.oauth import USER_SCOPES
+from master.resources.oauth import GRANT_DENY, USER_SCOPES
 from master.resources.users import User
 from master.storage.interface import Conflict, Storage
 
@@ -122,6 +122,7 @@ class OAuthServer:
         sealer: SessionSealer,
         service_account_of: Callable[[str], str],
         url: Callable[[], str],
+        service_account_grant_method: str,
     ) -> None:
         self._store = storage
         self._creation = creation
@@ -129,7 +130,7 @@ class OAuthServer:
         self._providers = providers or (IdentityProvider("deny_all", True, True, "claim", DenyAllProvider("deny_all")),)
         self._sealer = sealer
         self._url = url
-        self._clients = ClientRegistry(storage)
+        self._clients = ClientRegistry(storage, service_account_grant_method)
         self._tokens = TokenIssuer(storage, creation, clock, service_account_of)
         self._logins = Logins(storage, creation)
         self._handlers: Mapping[str, Mapping[str, Handler]] = {
@@ -224,6 +225,8 @@ class OAuthServer:
         if user is None:
             return await self._demand_login(request, client)
         if not self._tokens.is_granted(user, authorize_request):
+            if client.grant_method == GRANT_DENY:
+                raise RedirectError("access_denied")
             return self._redirect_to_grant(authorize_request, request)
         response = await self._issue(user, authorize_request)
         delete_cookie(response, SESSION_COOKIE)
@@ -398,11 +401,13 @@ class OAuthServer:
         return redirect(with_scopes(then, authorize_request.scopes))
 
     def _grant_request(self, request: OAuthRequest) -> AuthorizeRequest:
-        """Return the request of a grant page or form. Raises OAuthError."""
+        """Return the request of a grant page or form. Raises OAuthError and PageError."""
         parameters = {**request.parameters, "response_type": TOKEN}
         client = self._clients.find(parameters.get("client_id", ""))
         redirect_uri = redirect_uri_of(client, parameters)
         assert client is not None
+        if client.grant_method == GRANT_DENY:
+            raise PageError("access_denied", "The client cannot be granted access.", 403)
         return parse_authorize_request(client, redirect_uri, parameters)
 
     # --- tokens ----------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from master.registry.users import user_key
 from master.resources.group_resource import GroupResource
 from master.resources.metadata import Clock
 from master.resources.oauth import (
+    GRANT_AUTO,
     MAX_SCOPES,
     OAUTH_ACCESS_TOKENS,
     OAUTH_AUTHORIZE_TOKENS,
@@ -146,7 +147,7 @@ class TokenIssuer:
 
     def is_granted(self, user: User, request: AuthorizeRequest) -> bool:
         """Return whether the client may have the scopes without a question to the user."""
-        if not request.client.prompts:
+        if request.client.grant_method == GRANT_AUTO:
             return True
         return not missing_scopes(self.granted_scopes(user, request.client), request.scopes)
 

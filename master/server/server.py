@@ -87,6 +87,7 @@ class ServerDependencies:
     oauth_tokens: OAuthTokenAuthenticator
     identity_providers: tuple[IdentityProvider, ...]
     session_sealer: SessionSealer
+    service_account_grant_method: str
     authority: x509.Certificate
     creation: ObjectCreation
     authorizer: Authorizer
@@ -151,6 +152,7 @@ class Server:
             sealer=parts.session_sealer,
             service_account_of=self._authenticator.service_account_of,
             url=parts.public_url,
+            service_account_grant_method=parts.service_account_grant_method,
         )
         self.open_requests = OpenRequests(store, self._authenticator.is_valid)
         self._authority = parts.authority if proxy_authorities(parts.identity_providers) else None
