@@ -17,15 +17,15 @@ from multidict import MultiMapping
 
 from api.core.auth import TokenReviewStatus
 from api.core.config import Secret
+from api.core.oauth import TOKEN_PREFIX, token_name
 from api.pki.pem import peer_subject
 from master import errors
 from master.auth import service_account_tokens
 from master.auth.attributes import AUTHENTICATED, KUBELET_CLIENT_USER, SERVICE_ACCOUNT_USER_PREFIX, User
-from master.auth.oauth_tokens import OAuthTokenAuthenticator, token_name
+from master.auth.oauth_tokens import OAuthTokenAuthenticator
 from master.auth.reviews import user_info
 from master.auth.service_account_tokens import TokenSigner
 from master.resources.metadata import Clock, parse_time
-from master.resources.oauth import TOKEN_PREFIX
 from master.resources.scheme import BY_KIND, group_resource
 from master.storage.interface import Key, Storage
 from reconcile.errors import Refused

@@ -7,21 +7,20 @@ another one has its name, the token is invalid. The groups of the user are looke
 from __future__ import annotations
 
 import asyncio
-import base64
 import dataclasses
 import datetime
-import hashlib
 import logging
 import secrets
 from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from api.core.oauth import TOKEN_PREFIX, token_name
 from master.auth.attributes import AUTHENTICATED, User
 from master.auth.scopes import SCOPES_EXTRA
 from master.resources import users
 from master.resources.metadata import Clock, parse_time
-from master.resources.oauth import TOKEN_PREFIX, OAuthAccessToken, OAuthClient, is_expired
+from master.resources.oauth import OAuthAccessToken, OAuthClient, is_expired
 from master.resources.scheme import group_resource
 from master.resources.users import Group
 from master.storage.interface import Conflict, Key, Put, Storage, WatchEvent
@@ -46,12 +45,6 @@ def new_token() -> str:
         random = secrets.token_urlsafe(TOKEN_BYTES)
         if not random.startswith("-"):
             return f"{TOKEN_PREFIX}{random}"
-
-
-def token_name(token: str) -> str:
-    """Return the name of the object of a token or a code: the SHA-256 hash of the part after the prefix."""
-    digest = hashlib.sha256(token.removeprefix(TOKEN_PREFIX).encode(errors="replace")).digest()
-    return f"{TOKEN_PREFIX}{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
 
 
 def user_of_token(token: OAuthAccessToken | None, user: users.User | None, groups: Iterable[str]) -> User:

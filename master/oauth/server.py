@@ -71,7 +71,15 @@ from master.oauth.paths import (
     TOKEN_PATH,
 )
 from master.oauth.redirect_uris import match_redirect_uri, origin, server_relative, with_fragment, with_query
-from master.oauth.session import CSRF_COOKIE, SESSION_COOKIE, SessionSealer, is_same_csrf_token, new_csrf_token
+from master.oauth.session import (
+    CSRF_COOKIE,
+    SESSION_COOKIE,
+    EndedSessions,
+    Session,
+    SessionSealer,
+    is_same_csrf_token,
+    new_csrf_token,
+)
 from master.oauth.tokens import TokenIssuer
 from master.registry.creation import ObjectCreation
 from master.registry.users import user_key
@@ -129,6 +137,7 @@ class OAuthServer:
         self._clock = clock
         self._providers = providers or (IdentityProvider("deny_all", True, True, "claim", DenyAllProvider("deny_all")),)
         self._sealer = sealer
+        self._ended_sessions = EndedSessions()
         self._url = url
         self._clients = ClientRegistry(storage, service_account_grant_method)
         self._tokens = TokenIssuer(storage, creation, clock, service_account_of)
@@ -228,6 +237,7 @@ class OAuthServer:
             if client.grant_method == GRANT_DENY:
                 raise RedirectError("access_denied")
             return self._redirect_to_grant(authorize_request, request)
+        self._end_session(request)
         response = await self._issue(user, authorize_request)
         delete_cookie(response, SESSION_COOKIE)
         return response
@@ -258,7 +268,7 @@ class OAuthServer:
 
         Raises ProviderError and MappingError.
         """
-        session = self._sealer.open(request.http.cookies.get(SESSION_COOKIE, ""), self._clock())
+        session = self._session(request)
         if session is not None and (user := self._user(session.name, session.uid)) is not None:
             return user
         for provider in self._providers:
@@ -267,6 +277,16 @@ class OAuthServer:
                 if account is not None:
                     return await self._logins.map_account(provider, account, request.annotate)
         return None
+
+    def _session(self, request: OAuthRequest) -> Session | None:
+        """Return the session of a request; None if it has none, or one that has ended."""
+        session = self._sealer.open(request.http.cookies.get(SESSION_COOKIE, ""), self._clock())
+        return None if session is None or session in self._ended_sessions else session
+
+    def _end_session(self, request: OAuthRequest) -> None:
+        """End the session of a request, also for a copy of its cookie."""
+        if (session := self._session(request)) is not None:
+            self._ended_sessions.add(session, self._clock())
 
     def _user(self, name: str, uid: str) -> User | None:
         """Return the User of this name and uid; None if it does not exist."""
@@ -544,6 +564,7 @@ class OAuthServer:
         return response
 
     async def _logout(self, request: OAuthRequest) -> web.Response:
+        self._end_session(request)
         then = server_relative(request.parameters.get("then", ""))
         response = redirect(then) if then else html_response(pages.logged_out())
         delete_cookie(response, SESSION_COOKIE)

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from api.core.oauth import token_name
 from api.meta.types import ObjectMeta
-from master.auth.oauth_tokens import new_token, token_name
+from master.auth.oauth_tokens import new_token
 from master.oauth.authorize import AuthorizeRequest, Client, is_verifier, missing_scopes
 from master.oauth.errors import OAuthError
 from master.oauth.redirect_uris import match_redirect_uri

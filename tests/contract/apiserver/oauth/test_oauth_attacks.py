@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from api.client.kubeconfig import Kubeconfig
-from master.auth.oauth_tokens import token_name
+from api.core.oauth import token_name
 from tests.testbed.apiserver.oauth import PASSWORDS, OAuthSession, oauth_session, token_session
 from tests.testbed.apiserver.oauth_fuzz import RawConnection, Secrets, fault, hostile_request, location_of
 from tests.testbed.apiserver.process import ApiServer
@@ -57,10 +57,14 @@ async def fuzz(
     url = urlsplit(server.url)
     context = ssl.create_default_context(cadata=config.ca.decode())
     connection = RawConnection(str(url.hostname), url.port or 443, context)
-    chance, seen, clients_of_codes = random.Random(seed), Counter[str](), {}
+    chance, seen, clients_of_codes, ended = random.Random(seed), Counter[str](), {}, False
     for number in range(count):
         if number % 20 == 0:
             await connection.close()
+            ended = True
+        if ended:
+            # A session serves one authorization, and a request of these may be a logout.
+            sessions = ((await cookies_of(browser, "alice"))["__Host-ssn"],)
         request = hostile_request(chance, Secrets(sessions, csrf, tuple(codes[-20:]), CLIENT_SECRET))
         async with asyncio.timeout(10):
             response = await connection.send(request)
@@ -69,7 +73,9 @@ async def fuzz(
             continue
         assert not fault(response, origins), (fault(response, origins), request, response)
         target = urlsplit(location_of(response))
-        if code := parse_qs(target.query).get("code", [""])[0]:
+        code = parse_qs(target.query).get("code", [""])[0]
+        ended = bool(code) or "access_token" in target.fragment
+        if code:
             seen["code"] += 1
             codes.append(code)
             own = {"app.example": "strict", str(url.hostname): ""}.get(target.hostname or "", "openshift-cli-client")
@@ -237,14 +243,36 @@ async def test_system_names_cannot_be_stored(admin: aiohttp.ClientSession) -> No
 # --- browsers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("end", ["logout", "authorization"])
+async def test_copy_of_a_session_ends_with_it(
+    server: ApiServer, admin: aiohttp.ClientSession, browser: OAuthSession, end: str
+) -> None:
+    await make_client(admin, "strict", redirectURIs=["https://app.example/back"])
+    target = "/oauth/authorize?client_id=strict&response_type=code"
+    copied = await cookies_of(browser, "alice")
+    headers = {"Cookie": f"__Host-ssn={copied['__Host-ssn']}"}
+    async with oauth_session(server) as thief, oauth_session(server) as other:
+        await cookies_of(other, "alice")
+        if end == "logout":
+            assert (await browser.post("/logout", {})).status == 200
+        else:
+            assert "code" in (await browser.get(target)).query
+        assert (await thief.get(target, headers=headers)).location.startswith("/login")
+        assert "code" in (await other.get(target)).query, "another session of the user goes on"
+    async with oauth_session(server) as thief:
+        copied = await cookies_of(browser, "alice")
+        headers = {"Cookie": f"__Host-ssn={copied['__Host-ssn']}"}
+        assert "code" in (await thief.get(target, headers=headers)).query, "a copy works until the session ends"
+
+
 async def test_session_ends_with_its_user(admin: aiohttp.ClientSession, browser: OAuthSession) -> None:
     """Neither the session of a deleted user nor that of an earlier one of the name is good for a code."""
     await make_client(admin, "strict", redirectURIs=["https://app.example/back"])
     target = "/oauth/authorize?client_id=strict&response_type=code"
-    cookies = await cookies_of(browser, "carol")
+    await cookies_of(browser, "carol")
     assert "code=" in (await browser.get(target)).location
+    cookies = await cookies_of(browser, "carol")
     headers = {"Cookie": f"__Host-ssn={cookies['__Host-ssn']}"}
-    assert "code=" in (await browser.get(target, headers=headers)).location
     users = "/apis/user.openshift.io/v1/users"
     async with admin.delete(f"{users}/carol") as response:
         assert response.status == 200

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from master.auth.oauth_tokens import token_name
+from api.core.oauth import token_name
 from streams.connection import Connection
 from streams.upgrade import upgraded_connection
 from tests.testbed.apiserver.oauth import OAuthSession, token_session

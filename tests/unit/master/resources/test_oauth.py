@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from api.core.oauth import token_name
 from api.meta.types import Object, ObjectMeta
 from api.validation.registry import check, check_update, default
-from master.auth.oauth_tokens import token_name
 from master.resources.metadata import with_metadata
 from master.resources.oauth import (
     MAX_SCOPE_LENGTH,

@@ -12,9 +12,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from api.core.config import Secret
+from api.core.oauth import token_name
 from api.meta.types import ObjectMeta
 from master.auth.authentication import BOOTSTRAP_TOKEN_NAMESPACE, BOOTSTRAP_TOKEN_TYPE, Authentication, Authenticator
-from master.auth.oauth_tokens import OAuthTokenAuthenticator, token_name
+from master.auth.oauth_tokens import OAuthTokenAuthenticator
 from master.auth.service_account_tokens import TokenSigner, secret_token_claims
 from master.errors import StatusError
 from master.resources.configuration import ServiceAccount
