@@ -14,7 +14,7 @@ from api.client.bootstrap import bootstrap_kubeconfig, node_kubeconfig
 from api.client.client import Client, ClientError
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.codec import manifest
-from cli import login, network, pod, scc
+from cli import login, logout, network, pod, scc
 from cli.command import ADMIN, UsageError, add_command
 from lab.down import bring_down, has_traces
 from lab.load import build, load
@@ -48,6 +48,7 @@ def _parser() -> argparse.ArgumentParser:
     topics = parser.add_subparsers(metavar="TOPIC", required=True)
     _lab_commands(topics.add_parser("lab", help="a cluster on this machine"))
     login.add_arguments(add_command(topics, "login", "log in with a name and a password", login.login))
+    login.add_kubeconfig_argument(add_command(topics, "logout", "end the token of a login", logout.logout))
     check = add_command(topics, "check", "validate manifests and report all errors", _check)
     check.add_argument("files", metavar="FILE", nargs="+", help="YAML or JSON; - is standard input")
     nodes = topics.add_parser("node", help="nodes of the cluster").add_subparsers(metavar="COMMAND", required=True)

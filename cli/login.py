@@ -24,6 +24,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-u", "--username", metavar="NAME", help="name of the user (asked for)")
     parser.add_argument("-p", "--password", metavar="PASSWORD", help="password (asked for; others see the argument)")
     parser.add_argument("--certificate-authority", metavar="FILE", help="CA certificate of the master, as PEM")
+    add_kubeconfig_argument(parser)
+
+
+def add_kubeconfig_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names the kubeconfig of a user."""
     parser.add_argument(
         "--kubeconfig",
         metavar="FILE",

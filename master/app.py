@@ -165,6 +165,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 oauth_tokens=oauth_tokens,
                 identity_providers=providers,
                 session_sealer=SessionSealer(session_key),
+                service_account_grant_method=config.service_account_grant_method,
                 authority=authority.certificate,
                 creation=creation,
                 authorizer=authorizer,
@@ -179,7 +180,12 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
         )
         audit = (audit_log.run(),) if audit_log is not None else ()
         async with _run_alongside(
-            runtime.run(), storage.run(), DNSServer(storage, config).run(), oauth_tokens.run(), *audit
+            runtime.run(),
+            storage.run(),
+            DNSServer(storage, config).run(),
+            oauth_tokens.run(),
+            server.open_requests.run(),
+            *audit,
         ):
             await runtime.started.wait()
             try:

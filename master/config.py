@@ -137,6 +137,13 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
             "challenge, login, mappingMethod, provider}; empty: nobody logs in with a password"
         ),
     ] = ()
+    service_account_grant_method: Annotated[
+        Literal["prompt", "deny"],
+        msgspec.Meta(
+            description="what happens when a service account asks for an OAuth token of a user: prompt asks the user, "
+            "deny refuses unless the user has granted it before"
+        ),
+    ] = "prompt"
     self_provisioning: Annotated[
         bool,
         msgspec.Meta(

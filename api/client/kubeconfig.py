@@ -110,6 +110,24 @@ class Kubeconfig:
         user["user"] = {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}
         return yaml.safe_dump(document, sort_keys=False)
 
+    def without_token(self) -> str:
+        """Return the file's text without the token of the current user, whichever users have it. Raises BadKubeconfig.
+
+        Other entries stay, and so does a file that the token was read from.
+        """
+        assert self.source is not None
+        try:
+            document = yaml.safe_load(self.source.read_text())
+            for entry in document["users"]:
+                user = entry["user"] or {}
+                if self.token and _token(user, self.source.parent) == self.token:
+                    entry["user"] = {key: value for key, value in user.items() if key not in ("token", "tokenFile")}
+        except OSError as error:
+            raise BadKubeconfig(f"{error.filename or self.source}: {error.strerror}") from None
+        except (KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
+            raise BadKubeconfig(f"{self.source}: no longer a kubeconfig ({error!r})") from None
+        return yaml.safe_dump(document, sort_keys=False)
+
     def text(self, cluster: str, user: str) -> str:
         """Return the text of a kubeconfig file with inline credentials."""
         document: dict[str, Any] = {

@@ -170,8 +170,9 @@ class SelfSubjectRulesReview(Object, frozen=True):
 REVIEW_PATHS: dict[type[Object], str] = {
     TokenReview: "/apis/authentication.k8s.io/v1/tokenreviews",
     SubjectAccessReview: "/apis/authorization.k8s.io/v1/subjectaccessreviews",
+    SelfSubjectReview: "/apis/authentication.k8s.io/v1/selfsubjectreviews",
 }
-"""The collections to which a node posts reviews."""
+"""The collections to which clients post reviews."""
 
 
 class BoundObjectReference(Value, frozen=True):

@@ -1,6 +1,7 @@
 """The audit event of a request at one stage, as a line of JSON. Pure.
 
-Source: `Event` of audit.k8s.io/v1 of Kubernetes. What clients choose freely is cut.
+Source: `Event` of audit.k8s.io/v1 of Kubernetes. What clients choose freely is cut, and what looks like one of our
+tokens is redacted, wherever it stands.
 """
 
 from __future__ import annotations
@@ -42,8 +43,34 @@ SECRET_PARAMETERS = frozenset(
 )
 """Query parameters whose values are not recorded."""
 
-_JWT = re.compile(r"eyJ[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*", re.ASCII)
-"""A signed token, wherever it stands in a URI."""
+REDACTED = b"REDACTED"
+
+_TOKENS = (
+    # Tokens and codes of the OAuth server. A percent-encoded tilde is one, too.
+    (b"sha256", re.compile(rb"sha256(?:~|%(?:25)*7[eE])[A-Za-z0-9_%-]+"), REDACTED),
+    # Signed tokens of service accounts and identity providers, also without their signature.
+    (b"eyJ", re.compile(rb"eyJ[A-Za-z0-9_-]+(?:\.|%(?:25)*2[eE])[A-Za-z0-9_.%-]+"), REDACTED),
+    # Secrets of bootstrap tokens. The six characters before them are a public ID.
+    (b".", re.compile(rb"\.(?<=[a-z0-9]{6}\.)[a-z0-9]{16}(?![a-z0-9])"), b"." + REDACTED),
+    (b"%2", re.compile(rb"(?<=[a-z0-9]{6})%(?:25)*2[eE][a-z0-9]{16}(?![a-z0-9])"), b"." + REDACTED),
+)
+"""What looks like a token of ours: bytes that are in it, its form, and what is recorded instead."""
+
+_CUT_SECRET = re.compile(r"\.[a-z0-9]{0,16}\Z", re.ASCII)
+"""The end of a text that was cut, if it may be a part of a bootstrap token. Parts of other tokens are redacted."""
+
+
+def redact(text: bytes, shown: bytes = b"") -> bytes:
+    """Return UTF-8 text without what looks like a token of ours. `shown` is what looks like one and is none."""
+    for part, form, replacement in _TOKENS:
+        if part in text:
+            text = form.sub(lambda match: shown if match[0] == shown else replacement, text)  # noqa: B023
+    return text
+
+
+def cut(text: str, length: int) -> str:
+    """Return at most `length` characters of a text, and no part of a token that is cut."""
+    return text if len(text) <= length else _CUT_SECRET.sub("", text[:length])
 
 
 @dataclass(slots=True)
@@ -65,26 +92,29 @@ class AuditRecord:
     annotations: dict[str, str] = field(default_factory=dict)
     request_object: Any = None
     response_object: bytes = b""
+    token_name: str = ""
+    """The name of an existing token object in the path. It is a hash, so it is recorded."""
 
     def annotate(self, key: str, value: str) -> None:
         """Add an annotation to the events that follow."""
-        self.annotations[key] = value[:MAX_ANNOTATION]
+        self.annotations[key] = cut(value, MAX_ANNOTATION)
 
 
 def loggable_uri(path: str, query: str) -> str:
     """Return the URI of a request without secret parameters, at most MAX_URI characters."""
-    path = _JWT.sub("REDACTED", path[: 4 * MAX_URI])
     if not query:
-        return path[:MAX_URI]
+        return cut(path, MAX_URI)
     pairs = parse_qsl(query[: 4 * MAX_URI], keep_blank_values=True)
-    shown = [(key, "REDACTED" if key.lower() in SECRET_PARAMETERS else value) for key, value in pairs]
-    return _JWT.sub("REDACTED", f"{path}?{urlencode(shown, quote_via=quote, errors='replace')}")[:MAX_URI]
+    shown = [(key, REDACTED.decode() if key.lower() in SECRET_PARAMETERS else value) for key, value in pairs]
+    return cut(f"{path}?{urlencode(shown, quote_via=quote, errors='replace')}", MAX_URI)
 
 
 def source_ips(forwarded: Iterable[str], peer: str) -> tuple[str, ...]:
     """Return the addresses of a request: those that proxies report, then that of the connection."""
     reported = [
-        part.strip()[:MAX_SOURCE] for line in islice(forwarded, MAX_SOURCES) for part in line.split(",", MAX_SOURCES)
+        cut(part.strip(), MAX_SOURCE)
+        for line in islice(forwarded, MAX_SOURCES)
+        for part in line.split(",", MAX_SOURCES)
     ]
     return tuple(dict.fromkeys((*filter(None, reported[:MAX_SOURCES]), peer)))
 
@@ -101,7 +131,7 @@ def encode_event(record: AuditRecord, stage: str, code: int, status: Status | No
         "verb": record.verb or record.method.lower(),
         "user": user_info(record.user or User()),
         "sourceIPs": record.source_ips,
-        "userAgent": record.user_agent[:MAX_USER_AGENT],
+        "userAgent": cut(record.user_agent, MAX_USER_AGENT),
     }
     if record.impersonated is not None:
         event["impersonatedUser"] = user_info(record.impersonated)
@@ -117,12 +147,16 @@ def encode_event(record: AuditRecord, stage: str, code: int, status: Status | No
     event |= {"requestReceivedTimestamp": _micro_time(record.received), "stageTimestamp": _micro_time(now)}
     if record.annotations:
         event["annotations"] = record.annotations
+    return redact(_encode(event), record.token_name.encode()) + b"\n"
+
+
+def _encode(event: dict[str, Any]) -> bytes:
     try:
-        return msgspec.json.encode(event) + b"\n"
+        return msgspec.json.encode(event)
     except UnicodeEncodeError:
         # Paths and headers may have bytes that are no UTF-8. They are escaped, and the response is left out.
         event.pop("responseObject", None)
-        return json.dumps(msgspec.to_builtins(event)).encode() + b"\n"
+        return json.dumps(msgspec.to_builtins(event)).encode()
 
 
 def _object_reference(info: RequestInfo) -> Mapping[str, str]:
@@ -134,13 +168,18 @@ def _object_reference(info: RequestInfo) -> Mapping[str, str]:
         "apiVersion": info.resource.version,
         "subresource": info.subresource,
     }
-    return {key: value[:MAX_NAME] for key, value in reference.items() if value}
+    return {key: cut(value, MAX_NAME) for key, value in reference.items() if value}
 
 
 def _response_status(code: int, status: Status | None) -> Mapping[str, Any]:
     if status is None:
         return {"metadata": {}, "code": code}
-    shown = {"metadata": {}, "status": status.status, "message": status.message[:MAX_MESSAGE], "reason": status.reason}
+    shown = {
+        "metadata": {},
+        "status": status.status,
+        "message": cut(status.message, MAX_MESSAGE),
+        "reason": status.reason,
+    }
     return {**{key: value for key, value in shown.items() if value or key == "metadata"}, "code": code}
 
 

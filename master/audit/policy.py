@@ -32,6 +32,7 @@ NEVER_IN_CLEAR = frozenset(
     (
         GroupResource("", "secrets"),
         GroupResource("oauth.openshift.io", "oauthclients"),
+        GroupResource("oauth.openshift.io", "oauthauthorizetokens"),
         GroupResource("", "serviceaccounts/token"),
         GroupResource("authentication.k8s.io", "tokenreviews"),
     )

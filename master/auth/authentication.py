@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import base64
 import datetime
+import functools
 import hmac
+import math
 import re
+import ssl
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from multidict import MultiMapping
 
 from api.core.auth import TokenReviewStatus
 from api.core.config import Secret
+from api.core.oauth import TOKEN_PREFIX, token_name
 from api.pki.pem import peer_subject
 from master import errors
 from master.auth import service_account_tokens
@@ -21,7 +26,6 @@ from master.auth.oauth_tokens import OAuthTokenAuthenticator
 from master.auth.reviews import user_info
 from master.auth.service_account_tokens import TokenSigner
 from master.resources.metadata import Clock, parse_time
-from master.resources.oauth import TOKEN_PREFIX
 from master.resources.scheme import BY_KIND, group_resource
 from master.storage.interface import Key, Storage
 from reconcile.errors import Refused
@@ -30,6 +34,26 @@ BEARER = "bearer "
 
 WEBSOCKET_PROTOCOL_HEADER, BEARER_PROTOCOL = "sec-websocket-protocol", "base64url.bearer.authorization.k8s.io."
 """Browsers cannot set other headers, so they send a token as a WebSocket subprotocol with this prefix."""
+
+
+@dataclass(frozen=True, slots=True)
+class Authentication:
+    """A user, and what the credential of a request depends on. A user without a credential depends on nothing.
+
+    The credential is valid before `end`, in seconds since 1970, while each of `objects` exists with its uid, and while
+    the OAuth access token of the name `access_token` is valid. `audiences` are those of a token.
+    """
+
+    user: User
+    audiences: tuple[str, ...] = ()
+    end: float = math.inf
+    objects: tuple[tuple[Key, str], ...] = ()
+    access_token: str = ""
+
+    @property
+    def can_end(self) -> bool:
+        """Return whether the credential can become invalid."""
+        return self.end != math.inf or bool(self.objects) or bool(self.access_token)
 
 
 def user_from_certificate(certificate: Mapping[str, Any] | None) -> User:
@@ -73,58 +97,101 @@ class Authenticator:
         self._oauth_tokens = oauth_tokens
         self._clock = clock
 
-    def authenticate(self, certificate: Mapping[str, Any] | None, authorization: str) -> User:
+    def authenticate(self, certificate: Mapping[str, Any] | None, authorization: str) -> Authentication:
         """Return the user of a request. A certificate takes precedence over a token. Raises Unauthorized.
 
-        The certificate that the master shows to kubelets is rejected: a client that uses it has it through a node.
+        The certificate that the master shows to kubelets is rejected: a client that uses it has it through a node. So
+        is one that has expired since the connection began.
         """
         user = user_from_certificate(certificate)
         if user.name == KUBELET_CLIENT_USER:
             raise errors.status_error(401, "Unauthorized", "Unauthorized")
-        if user != User() or not authorization.lower().startswith(BEARER):
-            return user
+        if user != User():
+            authentication = Authentication(user, end=_certificate_end(certificate))
+            if not self.is_valid(authentication):
+                raise errors.status_error(401, "Unauthorized", "Unauthorized")
+            return authentication
+        if not authorization.lower().startswith(BEARER):
+            return Authentication(user)
         try:
-            token_user, _ = self._authenticate_token(authorization[len(BEARER) :].strip(), ())
+            return self._authenticate_token(authorization[len(BEARER) :].strip(), ())
         except Refused as error:
             raise errors.status_error(401, "Unauthorized", "Unauthorized") from error
-        return token_user
+
+    def is_valid(self, authentication: Authentication) -> bool:
+        """Return whether the credential of an earlier request is still valid. This is no use of an access token."""
+        if authentication.end <= self._clock().timestamp():
+            return False
+        if authentication.access_token and not self._oauth_tokens.is_valid(authentication.access_token):
+            return False
+        return all(self._exists(key, uid) for key, uid in authentication.objects)
+
+    def current_user(self, authentication: Authentication) -> User:
+        """Return the user of an earlier request with the groups of today."""
+        user = authentication.user
+        return self._oauth_tokens.with_current_groups(user) if authentication.access_token else user
+
+    def _exists(self, key: Key, uid: str) -> bool:
+        record = self._store.get_uncommitted(key)
+        return record is not None and record.object.metadata.uid == uid
 
     def service_account_of(self, token: str) -> str:
         """Return the user name of a service account token; empty if it is invalid, or the token of another user."""
         try:
-            user, _ = self._authenticate_token(token, ())
+            name = self._authenticate_token(token, ()).user.name
         except Refused:
             return ""
-        return user.name if user.name.startswith(SERVICE_ACCOUNT_USER_PREFIX) else ""
+        return name if name.startswith(SERVICE_ACCOUNT_USER_PREFIX) else ""
 
     def review_token(self, token: str, audiences: tuple[str, ...]) -> TokenReviewStatus:
         """Return the status of a TokenReview of the token."""
         try:
-            user, accepted = self._authenticate_token(token, audiences)
+            authentication = self._authenticate_token(token, audiences)
         except Refused as error:
             return TokenReviewStatus(error=str(error))
-        return TokenReviewStatus(authenticated=True, user=user_info(user), audiences=accepted)
+        return TokenReviewStatus(
+            authenticated=True, user=user_info(authentication.user), audiences=authentication.audiences
+        )
 
-    def _authenticate_token(self, token: str, audiences: tuple[str, ...]) -> tuple[User, tuple[str, ...]]:
-        """Return the user of a token, and those of the audiences that it is for. Raises Refused.
+    def _authenticate_token(self, token: str, audiences: tuple[str, ...]) -> Authentication:
+        """Return the user of a token, with those of the audiences that it is for. Raises Refused.
 
         A token is invalid when an object that it is bound to no longer exists.
         """
         if name := bootstrap_token_secret_name(token):
-            record = self._store.get_uncommitted(Key(group_resource(Secret), BOOTSTRAP_TOKEN_NAMESPACE, name))
-            user = user_from_bootstrap_token(token, None if record is None else record.object, self._clock())
-            return user, _own_audience(audiences)
+            key = Key(group_resource(Secret), BOOTSTRAP_TOKEN_NAMESPACE, name)
+            record = self._store.get_uncommitted(key)
+            secret: Secret | None = None if record is None else record.object
+            user = user_from_bootstrap_token(token, secret, self._clock())
+            assert secret is not None
+            objects = ((key, secret.metadata.uid),)
+            return Authentication(user, _own_audience(audiences), _bootstrap_token_end(secret), objects)
         if token.startswith(TOKEN_PREFIX):
-            return self._oauth_tokens.authenticate(token), _own_audience(audiences)
+            accepted = _own_audience(audiences)
+            return Authentication(self._oauth_tokens.authenticate(token), accepted, access_token=token_name(token))
         claims = self._tokens.verify(token, self._clock())
+        bound: list[tuple[Key, str]] = []
         for kind, namespace, name, uid in service_account_tokens.bound_objects(claims):
-            bound = self._store.get_uncommitted(Key(BY_KIND[kind].group_resource, namespace, name))
-            if bound is None or bound.object.metadata.uid != uid:
+            bound.append((Key(BY_KIND[kind].group_resource, namespace, name), uid))
+            if not self._exists(*bound[-1]):
                 raise Refused(f"the {kind} {name!r} that the token is bound to does not exist")
         accepted = service_account_tokens.accepted_audiences(claims, audiences)
         if not accepted:
             raise Refused(f"the token is for {', '.join(map(str, claims['aud']))}")
-        return service_account_tokens.user_from_claims(claims), accepted
+        user = service_account_tokens.user_from_claims(claims)
+        return Authentication(user, accepted, claims.get("exp", math.inf), tuple(bound))
+
+
+def _certificate_end(certificate: Mapping[str, Any] | None) -> float:
+    """Return when a certificate in the form of `getpeercert` expires."""
+    text = "" if certificate is None else certificate.get("notAfter", "")
+    return _seconds(text) if text else math.inf
+
+
+@functools.lru_cache(4096)
+def _seconds(text: str) -> float:
+    """Return a time of a certificate in seconds since 1970. A certificate authenticates many requests."""
+    return ssl.cert_time_to_seconds(text)
 
 
 def _own_audience(requested: tuple[str, ...]) -> tuple[str, ...]:
@@ -175,6 +242,12 @@ def user_from_bootstrap_token(token: str, secret: Secret | None, now: datetime.d
 
 def is_bootstrap_token_expired(secret: Secret, now: datetime.datetime) -> bool:
     """Return whether the bootstrap token has expired. An invalid time counts as expired."""
+    return _bootstrap_token_end(secret) <= now.timestamp()
+
+
+def _bootstrap_token_end(secret: Secret) -> float:
     text = secret.data.get("expiration", b"").decode(errors="replace")
     expiration = parse_time(text)
-    return bool(text) and (expiration is None or expiration <= now)
+    if expiration is None:
+        return -math.inf if text else math.inf
+    return expiration.timestamp()

@@ -182,17 +182,24 @@ class Authorizer:
             role_rules=self.role_rules,
         )
 
-    def name_filter(self, user: User, resource: AnyResource) -> NameFilter | None:
-        """Return the filter of the names that lists show to the user; None for all."""
+    def name_filter(
+        self, user: User, resource: AnyResource, current_user: Callable[[], User] | None = None
+    ) -> NameFilter | None:
+        """Return the filter of the names that lists show to the user; None for all.
+
+        `current_user` returns the user with the groups of today, for a watch.
+        """
         if not resource.filtered_list or (SYSTEM_MASTERS in user.groups and not user.extra):
             return None
-        stored, known = resource.stored_resource, self._readable.of(user, resource)
+        stored = resource.stored_resource
 
         def may_get(name: str) -> bool:
+            reader = user if current_user is None else current_user()
+            known = self._readable.of(reader, resource)
             allowed = known.get(name)
             if allowed is None:
                 attributes = Attributes("get", stored.group, stored.plural, namespace=name, name=name)
-                allowed = known[name] = self.allows(user, attributes)
+                allowed = known[name] = self.allows(reader, attributes)
             return allowed
 
         return may_get

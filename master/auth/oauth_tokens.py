@@ -7,20 +7,20 @@ another one has its name, the token is invalid. The groups of the user are looke
 from __future__ import annotations
 
 import asyncio
-import base64
+import dataclasses
 import datetime
-import hashlib
 import logging
 import secrets
 from collections.abc import Iterable
 
 from msgspec.structs import replace
 
+from api.core.oauth import TOKEN_PREFIX, token_name
 from master.auth.attributes import AUTHENTICATED, User
 from master.auth.scopes import SCOPES_EXTRA
 from master.resources import users
 from master.resources.metadata import Clock, parse_time
-from master.resources.oauth import TOKEN_PREFIX, OAuthAccessToken, OAuthClient, is_expired
+from master.resources.oauth import OAuthAccessToken, OAuthClient, is_expired
 from master.resources.scheme import group_resource
 from master.resources.users import Group
 from master.storage.interface import Conflict, Key, Put, Storage, WatchEvent
@@ -47,12 +47,6 @@ def new_token() -> str:
             return f"{TOKEN_PREFIX}{random}"
 
 
-def token_name(token: str) -> str:
-    """Return the name of the object of a token or a code: the SHA-256 hash of the part after the prefix."""
-    digest = hashlib.sha256(token.removeprefix(TOKEN_PREFIX).encode(errors="replace")).digest()
-    return f"{TOKEN_PREFIX}{base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
-
-
 def user_of_token(token: OAuthAccessToken | None, user: users.User | None, groups: Iterable[str]) -> User:
     """Return the user of a token. `user` is the User that the token names, `groups` are its groups. Raises Refused."""
     if token is None or user is None or user.metadata.deletion_timestamp or token.metadata.deletion_timestamp:
@@ -61,10 +55,14 @@ def user_of_token(token: OAuthAccessToken | None, user: users.User | None, group
         raise Refused(MASKED_ERROR)
     return User(
         user.metadata.name,
-        frozenset((*groups, AUTHENTICATED_OAUTH, AUTHENTICATED)),
+        _all_groups(groups),
         user.metadata.uid,
         ((SCOPES_EXTRA, token.scopes),),
     )
+
+
+def _all_groups(groups: Iterable[str]) -> frozenset[str]:
+    return frozenset((*groups, AUTHENTICATED_OAUTH, AUTHENTICATED))
 
 
 class GroupIndex:
@@ -113,17 +111,32 @@ class OAuthTokenAuthenticator:
         """Return the user of a token. Raises Refused."""
         if len(token) > MAX_TOKEN_LENGTH:
             raise Refused(MASKED_ERROR)
-        record = self._store.get_uncommitted(_key(token_name(token)))
+        access_token, user = self._find(token_name(token))
+        if access_token.inactivity_timeout_seconds:
+            self._record_use(access_token)
+        return user
+
+    def with_current_groups(self, user: User) -> User:
+        """Return the user of a token with the groups of today."""
+        return dataclasses.replace(user, groups=_all_groups(self.groups.of(user.name)))
+
+    def is_valid(self, name: str) -> bool:
+        """Return whether the token whose object has this name is valid."""
+        try:
+            self._find(name)
+        except Refused:
+            return False
+        return True
+
+    def _find(self, name: str) -> tuple[OAuthAccessToken, User]:
+        """Return the token whose object has this name, and its user. Raises Refused."""
+        record = self._store.get_uncommitted(_key(name))
         access_token: OAuthAccessToken | None = None if record is None else record.object
         if access_token is None or is_expired(access_token, self._clock()):
             raise Refused(MASKED_ERROR)
         owner = self._store.get_uncommitted(Key(group_resource(users.User), "", access_token.user_name))
-        user = user_of_token(
-            access_token, None if owner is None else owner.object, self.groups.of(access_token.user_name)
-        )
-        if access_token.inactivity_timeout_seconds:
-            self._record_use(access_token)
-        return user
+        groups = self.groups.of(access_token.user_name)
+        return access_token, user_of_token(access_token, None if owner is None else owner.object, groups)
 
     def _record_use(self, token: OAuthAccessToken) -> None:
         now, created = self._clock(), parse_time(token.metadata.creation_timestamp)

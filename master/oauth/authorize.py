@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from master.oauth.errors import OAuthError, RedirectError
 from master.oauth.redirect_uris import match_redirect_uri
 from master.resources.oauth import (
+    GRANT_PROMPT,
     MAX_SCOPES,
     PKCE_PLAIN,
     PKCE_S256,
@@ -40,7 +41,7 @@ class Client:
     secrets: tuple[str, ...] = ()
     redirect_uris: tuple[str, ...] = ()
     responds_with_challenges: bool = False
-    prompts: bool = True
+    grant_method: str = GRANT_PROMPT
     scope_restrictions: tuple[ScopeRestriction, ...] = ()
     max_age_seconds: int | None = None
     inactivity_seconds: int | None = None

@@ -18,7 +18,6 @@ from master.oauth.paths import DISPLAY_PATH, IMPLICIT_PATH
 from master.resources.configuration import ServiceAccount
 from master.resources.oauth import (
     GRANT_AUTO,
-    GRANT_PROMPT,
     SERVICE_ACCOUNT_CLIENT_PREFIX,
     USER_CHECK_ACCESS,
     USER_INFO,
@@ -76,17 +75,20 @@ SECRET_BYTES, SECRET_LENGTH = 32, 43
 
 
 class ClientRegistry:
-    """Finds clients by their names."""
+    """Finds clients by their names. The grant method is that of service accounts."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, service_account_grant_method: str) -> None:
         self._store = storage
+        self._service_account_grant_method = service_account_grant_method
 
     def find(self, name: str) -> Client | None:
         """Return a client; None if there is none of this name."""
         if name.startswith(SERVICE_ACCOUNT_CLIENT_PREFIX):
             namespace, _, account_name = name.removeprefix(SERVICE_ACCOUNT_CLIENT_PREFIX).partition(":")
             record = self._store.get(Key(group_resource(ServiceAccount), namespace, account_name))
-            return None if record is None else service_account_client(record.object)
+            if record is None:
+                return None
+            return service_account_client(record.object, self._service_account_grant_method)
         record = self._store.get(Key(group_resource(OAuthClient), "", name))
         return None if record is None else client_of(record.object)
 
@@ -99,14 +101,14 @@ def client_of(client: OAuthClient) -> Client:
         secrets=tuple(secret for secret in (client.secret, *client.additional_secrets) if secret),
         redirect_uris=client.redirect_uris,
         responds_with_challenges=client.respond_with_challenges,
-        prompts=client.grant_method == GRANT_PROMPT,
+        grant_method=client.grant_method,
         scope_restrictions=client.scope_restrictions,
         max_age_seconds=client.access_token_max_age_seconds,
         inactivity_seconds=client.access_token_inactivity_timeout_seconds,
     )
 
 
-def service_account_client(account: ServiceAccount) -> Client:
+def service_account_client(account: ServiceAccount, grant_method: str) -> Client:
     """Return the client that a service account is. Its secrets are its tokens, which are checked elsewhere."""
     meta = account.metadata
     own_roles = ClusterRoleScopeRestriction(role_names=("*",), namespaces=(meta.namespace,), allow_escalation=True)
@@ -115,7 +117,7 @@ def service_account_client(account: ServiceAccount) -> Client:
         uid=meta.uid,
         redirect_uris=tuple(_annotated_redirect_uris(meta.annotations))[:MAX_REDIRECT_URIS],
         responds_with_challenges=meta.annotations.get(WANT_CHALLENGES_ANNOTATION) == "true",
-        prompts=True,
+        grant_method=grant_method,
         scope_restrictions=(
             ScopeRestriction(literals=(USER_INFO, USER_CHECK_ACCESS, USER_LIST_SCOPED_PROJECTS, USER_LIST_PROJECTS)),
             ScopeRestriction(cluster_role=own_roles),

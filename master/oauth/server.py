@@ -71,12 +71,20 @@ from master.oauth.paths import (
     TOKEN_PATH,
 )
 from master.oauth.redirect_uris import match_redirect_uri, origin, server_relative, with_fragment, with_query
-from master.oauth.session import CSRF_COOKIE, SESSION_COOKIE, SessionSealer, is_same_csrf_token, new_csrf_token
+from master.oauth.session import (
+    CSRF_COOKIE,
+    SESSION_COOKIE,
+    EndedSessions,
+    Session,
+    SessionSealer,
+    is_same_csrf_token,
+    new_csrf_token,
+)
 from master.oauth.tokens import TokenIssuer
 from master.registry.creation import ObjectCreation
 from master.registry.users import user_key
 from master.resources.metadata import Clock
-from master.resources.oauth import USER_SCOPES
+from master.resources.oauth import GRANT_DENY, USER_SCOPES
 from master.resources.users import User
 from master.storage.interface import Conflict, Storage
 
@@ -122,14 +130,16 @@ class OAuthServer:
         sealer: SessionSealer,
         service_account_of: Callable[[str], str],
         url: Callable[[], str],
+        service_account_grant_method: str,
     ) -> None:
         self._store = storage
         self._creation = creation
         self._clock = clock
         self._providers = providers or (IdentityProvider("deny_all", True, True, "claim", DenyAllProvider("deny_all")),)
         self._sealer = sealer
+        self._ended_sessions = EndedSessions()
         self._url = url
-        self._clients = ClientRegistry(storage)
+        self._clients = ClientRegistry(storage, service_account_grant_method)
         self._tokens = TokenIssuer(storage, creation, clock, service_account_of)
         self._logins = Logins(storage, creation)
         self._handlers: Mapping[str, Mapping[str, Handler]] = {
@@ -224,7 +234,10 @@ class OAuthServer:
         if user is None:
             return await self._demand_login(request, client)
         if not self._tokens.is_granted(user, authorize_request):
+            if client.grant_method == GRANT_DENY:
+                raise RedirectError("access_denied")
             return self._redirect_to_grant(authorize_request, request)
+        self._end_session(request)
         response = await self._issue(user, authorize_request)
         delete_cookie(response, SESSION_COOKIE)
         return response
@@ -255,7 +268,7 @@ class OAuthServer:
 
         Raises ProviderError and MappingError.
         """
-        session = self._sealer.open(request.http.cookies.get(SESSION_COOKIE, ""), self._clock())
+        session = self._session(request)
         if session is not None and (user := self._user(session.name, session.uid)) is not None:
             return user
         for provider in self._providers:
@@ -264,6 +277,16 @@ class OAuthServer:
                 if account is not None:
                     return await self._logins.map_account(provider, account, request.annotate)
         return None
+
+    def _session(self, request: OAuthRequest) -> Session | None:
+        """Return the session of a request; None if it has none, or one that has ended."""
+        session = self._sealer.open(request.http.cookies.get(SESSION_COOKIE, ""), self._clock())
+        return None if session is None or session in self._ended_sessions else session
+
+    def _end_session(self, request: OAuthRequest) -> None:
+        """End the session of a request, also for a copy of its cookie."""
+        if (session := self._session(request)) is not None:
+            self._ended_sessions.add(session, self._clock())
 
     def _user(self, name: str, uid: str) -> User | None:
         """Return the User of this name and uid; None if it does not exist."""
@@ -398,11 +421,13 @@ class OAuthServer:
         return redirect(with_scopes(then, authorize_request.scopes))
 
     def _grant_request(self, request: OAuthRequest) -> AuthorizeRequest:
-        """Return the request of a grant page or form. Raises OAuthError."""
+        """Return the request of a grant page or form. Raises OAuthError and PageError."""
         parameters = {**request.parameters, "response_type": TOKEN}
         client = self._clients.find(parameters.get("client_id", ""))
         redirect_uri = redirect_uri_of(client, parameters)
         assert client is not None
+        if client.grant_method == GRANT_DENY:
+            raise PageError("access_denied", "The client cannot be granted access.", 403)
         return parse_authorize_request(client, redirect_uri, parameters)
 
     # --- tokens ----------------------------------------------------------------------------------------------------
@@ -539,6 +564,7 @@ class OAuthServer:
         return response
 
     async def _logout(self, request: OAuthRequest) -> web.Response:
+        self._end_session(request)
         then = server_relative(request.parameters.get("then", ""))
         response = redirect(then) if then else html_response(pages.logged_out())
         delete_cookie(response, SESSION_COOKIE)

@@ -13,6 +13,7 @@ import datetime
 import hmac
 import secrets
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -28,17 +29,18 @@ SESSION_COOKIE, CSRF_COOKIE = "__Host-ssn", "__Host-csrf"
 SESSION_SECONDS = 300
 """Lifetime of a session: the time from the login to the end of the authorization."""
 
-KEY_BYTES, NONCE_BYTES, CSRF_BYTES = 32, 12, 32
+KEY_BYTES, NONCE_BYTES, CSRF_BYTES, ID_BYTES = 32, 12, 32, 16
 MAX_COOKIE_LENGTH = 4096
 _PURPOSE = b"podlane login session"
 
 
 class Session(msgspec.Struct, frozen=True):
-    """A logged-in user. `end` is in seconds since 1970."""
+    """A logged-in user. `end` is in seconds since 1970, `id` is random."""
 
     name: str
     uid: str
     end: int
+    id: str
 
 
 def load_session_key(directory: Path) -> bytes:
@@ -65,7 +67,7 @@ class SessionSealer:
 
     def seal(self, name: str, uid: str, now: datetime.datetime) -> str:
         """Return the cookie of a session that begins now."""
-        session = Session(name, uid, int(now.timestamp()) + SESSION_SECONDS)
+        session = Session(name, uid, int(now.timestamp()) + SESSION_SECONDS, secrets.token_urlsafe(ID_BYTES))
         nonce = secrets.token_bytes(NONCE_BYTES)
         sealed = AESGCM(self.key).encrypt(nonce, msgspec.json.encode(session), _PURPOSE)
         return base64.urlsafe_b64encode(nonce + sealed).decode()
@@ -81,6 +83,30 @@ class SessionSealer:
         except (binascii.Error, ValueError, InvalidTag, msgspec.MsgspecError):
             return None
         return session if session.end > now.timestamp() else None
+
+
+class EndedSessions:
+    """Sessions that a logout or an authorization has ended before their time. A copy of their cookie is void.
+
+    They are forgotten when their time is over, and when the server ends.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[str, int] = {}
+
+    def __contains__(self, session: Session) -> bool:
+        return session.id in self._ends
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def add(self, session: Session, now: datetime.datetime) -> None:
+        """End a session."""
+        for ended, end in tuple(islice(self._ends.items(), 2)):
+            # Two are forgotten for each new one, so there is no more to forget than what a few minutes have brought.
+            if end <= now.timestamp():
+                del self._ends[ended]
+        self._ends[session.id] = session.end
 
 
 def new_csrf_token() -> str:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from api.core.oauth import token_name
 from api.meta.types import ObjectMeta
-from master.auth.oauth_tokens import new_token, token_name
+from master.auth.oauth_tokens import new_token
 from master.oauth.authorize import AuthorizeRequest, Client, is_verifier, missing_scopes
 from master.oauth.errors import OAuthError
 from master.oauth.redirect_uris import match_redirect_uri
@@ -21,6 +22,7 @@ from master.registry.users import user_key
 from master.resources.group_resource import GroupResource
 from master.resources.metadata import Clock
 from master.resources.oauth import (
+    GRANT_AUTO,
     MAX_SCOPES,
     OAUTH_ACCESS_TOKENS,
     OAUTH_AUTHORIZE_TOKENS,
@@ -146,7 +148,7 @@ class TokenIssuer:
 
     def is_granted(self, user: User, request: AuthorizeRequest) -> bool:
         """Return whether the client may have the scopes without a question to the user."""
-        if not request.client.prompts:
+        if request.client.grant_method == GRANT_AUTO:
             return True
         return not missing_scopes(self.granted_scopes(user, request.client), request.scopes)
 

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 from msgspec.structs import replace
 
+from api.core.oauth import TOKEN_PREFIX
 from api.meta import names
 from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, quoted
 from api.meta.types import Object, Value
@@ -30,11 +31,9 @@ BOOTSTRAP_USER = "kube:admin"
 
 SERVICE_ACCOUNT_CLIENT_PREFIX = "system:serviceaccount:"
 
-TOKEN_PREFIX = "sha256~"
-"""The beginning of tokens, of codes and of the names of their objects."""
-
-GRANT_AUTO, GRANT_PROMPT = "auto", "prompt"
-"""Ways to grant scopes to a client: without a question, or after the user approves."""
+GRANT_AUTO, GRANT_PROMPT, GRANT_DENY = "auto", "prompt", "deny"
+GRANT_METHODS = (GRANT_AUTO, GRANT_PROMPT, GRANT_DENY)
+"""Ways to grant scopes to a client: without a question, after the user approves, or not at all."""
 
 MIN_TOKEN_NAME, MIN_INACTIVITY_SECONDS = 32, 300
 MAX_SCOPES, MAX_SCOPE_LENGTH = 20, 512
@@ -281,9 +280,10 @@ def _validate_client(client: OAuthClient) -> Iterator[FieldError]:
         if error := redirect_uri_error(uri):
             yield FieldError(f"redirectURIs[{number}]", quoted(uri), error)
     if not client.grant_method:
-        yield FieldError("grantMethod", '""', "auto and prompt are accepted", MISSING)
-    elif client.grant_method not in (GRANT_AUTO, GRANT_PROMPT):
-        yield FieldError("grantMethod", quoted(client.grant_method), "auto and prompt are accepted", NOT_SUPPORTED)
+        yield FieldError("grantMethod", '""', "auto, prompt and deny are accepted", MISSING)
+    elif client.grant_method not in GRANT_METHODS:
+        detail = "auto, prompt and deny are accepted"
+        yield FieldError("grantMethod", quoted(client.grant_method), detail, NOT_SUPPORTED)
     for number, restriction in enumerate(client.scope_restrictions):
         if bool(restriction.literals) == (restriction.cluster_role is not None):
             path = f"scopeRestrictions[{number}]"

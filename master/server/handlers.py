@@ -91,9 +91,17 @@ class Handlers:
     # --- resources -------------------------------------------------------------------------------------------------
 
     async def resource(
-        self, http: web.Request, user: User, route: ResourceRoute, client_address: str
+        self,
+        http: web.Request,
+        user: User,
+        route: ResourceRoute,
+        client_address: str,
+        current_user: Callable[[], User],
     ) -> web.StreamResponse:
-        """Handle a request for objects. The response to a watch is a stream."""
+        """Handle a request for objects. The response to a watch is a stream.
+
+        `current_user` returns the user with the groups of today.
+        """
         verb, info, record = route.verb, route.info, http[RECORD]
         content_type = _content_type(http)
         body = None
@@ -108,7 +116,7 @@ class Handlers:
             content_type=content_type,
             field_manager=field_manager(http.query, http.headers),
             user=user,
-            name_filter=self._authorizer.name_filter(user, info.resource),
+            name_filter=self._authorizer.name_filter(user, info.resource, current_user),
             record_filter=owner_filter(user, info.resource),
             body=body,
             client_address=client_address,

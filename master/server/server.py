@@ -49,9 +49,12 @@ from master.registry.registry import Registry
 from master.registry.security_reviews import SecurityReviews
 from master.registry.tokens import TokenRequests
 from master.registry.users import Users
+from master.request_info import RequestInfo
+from master.resources.oauth import OAUTH_ACCESS_TOKENS, OAUTH_AUTHORIZE_TOKENS
 from master.server import routes, watch
 from master.server.auditing import Auditor, annotate_decision, attributes_of
 from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES, Handlers, warning_headers
+from master.server.open_requests import OpenRequests
 from master.server.proxy.kubelet_client import KubeletClient
 from master.server.proxy.pod_streams import PodStreams
 from master.server.routes import (
@@ -62,7 +65,7 @@ from master.server.routes import (
     ReviewRoute,
     Route,
 )
-from master.storage.interface import Storage
+from master.storage.interface import Key, Storage
 from reconcile.connection_limiter import REASONS, Limits
 from reconcile.errors import NotReady
 from reconcile.listener import Listener
@@ -84,6 +87,7 @@ class ServerDependencies:
     oauth_tokens: OAuthTokenAuthenticator
     identity_providers: tuple[IdentityProvider, ...]
     session_sealer: SessionSealer
+    service_account_grant_method: str
     authority: x509.Certificate
     creation: ObjectCreation
     authorizer: Authorizer
@@ -124,6 +128,10 @@ CREATED_STREAMS = frozenset(("attach", "exec", "portforward"))
 """Subresources for which a GET, as WebSocket clients send it, needs the right to create, too."""
 
 
+TOKEN_RESOURCES = (OAUTH_ACCESS_TOKENS.stored_group_resource, OAUTH_AUTHORIZE_TOKENS.stored_group_resource)
+"""Resources whose names are hashes of tokens."""
+
+
 class Server:
     """The HTTPS API server. After `start()`, `port` is the port number; `stop()` ends all requests."""
 
@@ -134,6 +142,7 @@ class Server:
         body_seconds: float = BODY_TIMEOUT_SECONDS,
     ) -> None:
         store, clock = parts.store, parts.creation.clock
+        self._store = store
         self._authenticator = Authenticator(store, parts.tokens, parts.oauth_tokens, clock)
         self._oauth = OAuthServer(
             storage=store,
@@ -143,7 +152,9 @@ class Server:
             sealer=parts.session_sealer,
             service_account_of=self._authenticator.service_account_of,
             url=parts.public_url,
+            service_account_grant_method=parts.service_account_grant_method,
         )
+        self.open_requests = OpenRequests(store, self._authenticator.is_valid)
         self._authority = parts.authority if proxy_authorities(parts.identity_providers) else None
         self._authorizer = parts.authorizer
         self._auditor = parts.auditor
@@ -231,7 +242,8 @@ class Server:
         transport, client = http.transport, None
         try:
             certificate = self._client_certificate(transport)
-            client = self._authenticator.authenticate(certificate, authorization_header(http.headers))
+            authentication = self._authenticator.authenticate(certificate, authorization_header(http.headers))
+            client = authentication.user
             self._count_connection(http, client)
             route = routes.resolve(http.method, http.path, http.rel_url.raw_path, http.query)
             attributes = attributes_of(route, http.query)
@@ -239,6 +251,7 @@ class Server:
             self._auditor.decide_level(record, client, PathAttributes(http.method.lower(), http.path))
             raise
         record.info = route.info if isinstance(route, ResourceRoute | ProxyRoute) else None
+        record.token_name = self._token_name(record.info)
         self._auditor.decide_level(record, client, attributes)
         try:
             user = self._authorizer.impersonate(client, http.headers.items())
@@ -248,7 +261,15 @@ class Server:
             annotate_decision(record, Decision(False))
             raise
         annotate_decision(record, decision)
-        return await self._dispatch(http, user, route, client_address=_peer_address(http) if user is client else "")
+        client_address = _peer_address(http) if user is client else ""
+
+        def current_user() -> User:
+            return self._authenticator.current_user(authentication) if user is client else user
+
+        if not _may_run_on(route):
+            return await self._dispatch(http, user, route, client_address, current_user)
+        with self.open_requests.open(authentication):
+            return await self._dispatch(http, user, route, client_address, current_user)
 
     def _client_certificate(self, transport: asyncio.Transport | None) -> Mapping[str, Any] | None:
         """Return the certificate of the client, as `getpeercert` does; None if the cluster's authority issued none.
@@ -274,6 +295,16 @@ class Server:
         tls = http.transport.get_extra_info("ssl_object") if http.transport is not None else None
         certificate = None if tls is None else tls.getpeercert(binary_form=True)
         return await self._oauth.handle(http, _peer_address(http), certificate, record.annotate)
+
+    def _token_name(self, info: RequestInfo | None) -> str:
+        """Return the name of the token object that a path names; empty if there is none of that name.
+
+        A name that no object has may be a token in clear.
+        """
+        if info is None or info.resource.stored_group_resource not in TOKEN_RESOURCES:
+            return ""
+        key = Key(info.resource.stored_group_resource, "", info.name)
+        return "" if self._store.get_uncommitted(key) is None else info.name
 
     def _count_connection(self, http: web.Request, user: User) -> None:
         """Count a connection for its user. Raises TooManyRequests if the user has too many."""
@@ -310,10 +341,12 @@ class Server:
             case _:
                 return self._authorizer.require_attributes(user, attributes)
 
-    async def _dispatch(self, http: web.Request, user: User, route: Route, client_address: str) -> web.StreamResponse:
+    async def _dispatch(
+        self, http: web.Request, user: User, route: Route, client_address: str, current_user: Callable[[], User]
+    ) -> web.StreamResponse:
         match route:
             case ResourceRoute():
-                return await self._handlers.resource(http, user, route, client_address)
+                return await self._handlers.resource(http, user, route, client_address, current_user)
             case ProxyRoute():
                 return await self._handlers.proxy(http, user, route)
             case ReviewRoute():
@@ -322,6 +355,11 @@ class Server:
                 return await self._handlers.project_request(http, user)
             case NonResourceRoute():
                 return self._handlers.non_resource(http)
+
+
+def _may_run_on(route: Route) -> bool:
+    """Return whether a request may take longer than its credential is valid: a watch, or one to a node or a pod."""
+    return isinstance(route, ProxyRoute) or (isinstance(route, ResourceRoute) and route.verb == "watch")
 
 
 def _peer_address(http: web.Request) -> str:

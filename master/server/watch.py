@@ -28,6 +28,7 @@ from master.request_info import NameFilter, Selection, bool_param, parse_selecti
 from master.resources.metadata import Clock, with_metadata
 from master.resources.rbac import ClusterRole, ClusterRoleBinding, Role, RoleBinding
 from master.resources.scheme import group_resource
+from master.resources.users import Group
 from master.serialization import negotiation, tables
 from master.serialization.negotiation import View
 from master.storage.interface import Compacted, Key, Record, Storage, WatchEvent
@@ -168,7 +169,7 @@ class WatchOptions:
     """The options of a watch.
 
     The watch starts after `revision`, or with the stored objects (`starts_with_existing`), or with new events if
-    neither is given.
+    neither is given. `user_name` is the name of its user.
     """
 
     selection: Selection
@@ -178,6 +179,7 @@ class WatchOptions:
     sends_initial_events_end: bool
     bookmarks: bool
     seconds: float
+    user_name: str = ""
 
 
 def parse_watch_options(request: Request) -> WatchOptions:
@@ -197,6 +199,7 @@ def parse_watch_options(request: Request) -> WatchOptions:
         sends_initial_events_end=initial,
         bookmarks=bool_param(query, "allowWatchBookmarks"),
         seconds=float(seconds) if seconds else random.uniform(*DEFAULT_WATCH_SECONDS),
+        user_name=request.user.name,
     )
 
 
@@ -287,6 +290,16 @@ class WatchHandler:
         self._converted: dict[str, WatchEvent] = {}
         self._open: set[Watcher] = set()
         self._turns = asyncio.Semaphore(MAX_TURNS)
+        storage.watch(group_resource(Group), self._note_members)
+
+    def _note_members(self, event: WatchEvent) -> None:
+        """Let the watches of users who join or leave a group review what they show."""
+        before = set(event.previous.object.users) if event.previous is not None else set()
+        after = set(event.record.object.users) if event.type != "DELETED" else set()
+        if changed := before ^ after:
+            for watcher in self._open:
+                if watcher.user_name in changed:
+                    watcher.note_changed_groups()
 
     @property
     def count(self) -> int:
@@ -432,6 +445,15 @@ class Watcher:
             if self._stream.overflowed:
                 log.warning("slow watcher disconnected", extra={"kind": options.selection.resource.kind})
 
+    @property
+    def user_name(self) -> str:
+        """Return the name of the user."""
+        return self._options.user_name
+
+    def note_changed_groups(self) -> None:
+        """Review what a watch with a name filter shows, because its user is in other groups."""
+        self._note_changed_rights("")
+
     def end(self) -> None:
         """End the watch as if its timeout had expired."""
         self._stream.end()
@@ -485,7 +507,10 @@ class Watcher:
             self._has_changed_rights.set()
 
     def _note_rights(self, event: WatchEvent) -> None:
-        self._changed_rights.add(event.record.key.namespace)
+        self._note_changed_rights(event.record.key.namespace)
+
+    def _note_changed_rights(self, namespace: str) -> None:
+        self._changed_rights.add(namespace)
         if self._backlog is None:
             self._has_changed_rights.set()
 

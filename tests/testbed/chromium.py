@@ -219,7 +219,7 @@ class Page:
 
     async def evaluate(self, expression: str) -> Any:
         """Return the value of a JavaScript expression."""
-        result = await self.send("Runtime.evaluate", expression=expression, returnByValue=True)
+        result = await self.send("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 

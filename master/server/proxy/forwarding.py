@@ -50,10 +50,15 @@ class Forwarder:
         finally:
             self._open.difference_update(closers)
 
-    async def upgrade(self, http: web.Request, response: aiohttp.ClientResponse) -> web.StreamResponse:
-        """Connect the client with a backend that responded with 101, until one of them closes."""
+    async def upgrade(
+        self, http: web.Request, response: aiohttp.ClientResponse, prefix: str = ""
+    ) -> web.StreamResponse:
+        """Connect the client with a backend that responded with 101, until one of them closes.
+
+        Cookies of the response are for paths below `prefix`.
+        """
         try:
-            upgrade = UpgradeResponse(response_headers(_pairs(response), upgrade=True))
+            upgrade = UpgradeResponse(response_headers(_pairs(response), prefix, upgrade=True))
             client = await upgrade.upgrade(http)
         except BaseException:
             response.close()
@@ -174,8 +179,47 @@ LOGIN_COOKIES = frozenset((SESSION_COOKIE, CSRF_COOKIE))
 the user in as somebody else.
 """
 
-CORS_HEADERS = frozenset(f"access-control-allow-{what}" for what in ("credentials", "headers", "methods", "origin"))
-"""Headers by which a pod would allow pages of other origins to send requests to the master."""
+SANDBOX = "sandbox allow-downloads allow-forms allow-popups allow-scripts"
+"""The Content-Security-Policy of every proxied response. The page of a pod has an origin of its own: it neither reads
+responses of the master nor registers a service worker, although its URL is one of the master.
+"""
+
+ORIGIN_HEADERS = frozenset(
+    (
+        # State of the origin in the browser: storage, workers, sessions, features, and what is known about the login.
+        "accept-ch",
+        "activate-storage-access",
+        "clear-site-data",
+        "critical-ch",
+        "observe-browsing-topics",
+        "origin-agent-cluster",
+        "origin-trial",
+        "service-worker-allowed",
+        "set-login",
+        "use-as-dictionary",
+        # Connections to the origin: where they go, how they are secured, and who gets reports about them.
+        "alt-svc",
+        "expect-ct",
+        "nel",
+        "public-key-pins",
+        "public-key-pins-report-only",
+        "report-to",
+        "reporting-endpoints",
+        "strict-transport-security",
+        # Requests that browsers send to the origin, and who reads the responses.
+        "speculation-rules",
+        "supports-loading-mode",
+        "timing-allow-origin",
+        "x-permitted-cross-domain-policies",
+        # The browser would ask for a password in the name of the origin. Backends get no Authorization header.
+        "authentication-info",
+        "www-authenticate",
+    )
+)
+"""Headers that concern the whole origin of the master, of which a backend is only a part."""
+
+ORIGIN_HEADER_PREFIXES = ("access-control-", "attribution-reporting-", "sec-session-", "secure-session-")
+"""Prefixes of further such headers."""
 
 
 def request_headers(headers: list[tuple[str, str]], *, upgrade: bool = False) -> list[tuple[str, str]]:
@@ -186,13 +230,19 @@ def request_headers(headers: list[tuple[str, str]], *, upgrade: bool = False) ->
     return list(_without_login_cookies(kept))
 
 
-def response_headers(headers: list[tuple[str, str]], *, upgrade: bool = False) -> list[tuple[str, str]]:
-    """Return the headers of a backend's response that are sent to the client. Raises StatusError."""
+def response_headers(
+    headers: list[tuple[str, str]], prefix: str = "", *, upgrade: bool = False
+) -> list[tuple[str, str]]:
+    """Return the headers of a backend's response that are sent to the client. Raises StatusError.
+
+    Cookies are sent back below `prefix` only, which is the path of the backend on the master. Without it, none are set.
+    """
     if name := _invalid_header(headers):
         text = f"error trying to reach service: the value of the header {name} of its response is not UTF-8"
         raise errors.status_error(503, "ServiceUnavailable", text)
-    kept = _without_headers(headers, (), upgrade=upgrade)
-    return [pair for pair in kept if pair[0].lower() not in CORS_HEADERS and not _sets_login_cookie(*pair)]
+    kept = _without_headers(headers, ORIGIN_HEADER_PREFIXES, upgrade=upgrade)
+    confined = _confined_cookies((pair for pair in kept if pair[0].lower() not in ORIGIN_HEADERS), prefix)
+    return [*confined, ("Content-Security-Policy", SANDBOX)]
 
 
 def _without_headers(
@@ -237,8 +287,24 @@ def _without_login_cookies(headers: Iterable[tuple[str, str]]) -> Iterator[tuple
             yield key, ";".join(kept).strip()
 
 
-def _sets_login_cookie(key: str, value: str) -> bool:
-    return key.lower() == "set-cookie" and _cookie_name(value.partition(";")[0]) in LOGIN_COOKIES
+def _confined_cookies(headers: Iterable[tuple[str, str]], prefix: str) -> Iterator[tuple[str, str]]:
+    """Yield headers. The cookies in them are for paths below the prefix, and for no other host of the domain."""
+    for key, value in headers:
+        if key.lower() != "set-cookie":
+            yield key, value
+            continue
+        cookie, *attributes = value.split(";")
+        if not prefix or _cookie_name(cookie) in LOGIN_COOKIES:
+            continue
+        path, kept = "/", [cookie]
+        for attribute in attributes:
+            name, _, content = attribute.partition("=")
+            if name.strip().lower() == "path":
+                path = content.strip() if content.strip().startswith("/") else "/"
+            elif name.strip().lower() != "domain":
+                kept.append(attribute)
+        below = path if path == prefix or path.startswith(f"{prefix}/") else f"{prefix}{path}"
+        yield key, ";".join((*kept, f" Path={below}"))
 
 
 def _cookie_name(cookie: str) -> str:

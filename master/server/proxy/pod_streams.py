@@ -106,7 +106,13 @@ class PodStreams:
             raise log_error(response.status, await refusal(response), pod.metadata.name)
         if http.headers.get("Upgrade", "").lower() == "websocket":
             return await self._forwarder.websocket_log(http, response)
-        headers = CIMultiDict([("Content-Type", "text/plain"), ("Cache-Control", "no-cache, private")])
+        headers = CIMultiDict(
+            [
+                ("Content-Type", "text/plain"),
+                ("Cache-Control", "no-cache, private"),
+                ("X-Content-Type-Options", "nosniff"),
+            ]
+        )
         return await self._forwarder.copy_response(http, response, headers)
 
     async def _upgrade(self, http: web.Request, requester: Requester, route: ProxyRoute) -> web.StreamResponse:

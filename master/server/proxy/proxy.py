@@ -176,9 +176,9 @@ class ProxyHandler:
                 raise errors.status_error(500, "", f"error dialing backend: {error}") from error
             raise _service_unavailable(f"error trying to reach service: {error}") from error
         if response.status == 101 and upgrade:
-            return await self._forwarder.upgrade(http, response)
+            return await self._forwarder.upgrade(http, response, prefix)
         try:
-            back = CIMultiDict(forwarding.response_headers(list(response.headers.items())))
+            back = CIMultiDict(forwarding.response_headers(list(response.headers.items()), prefix))
         except errors.StatusError:
             response.close()
             raise

@@ -52,6 +52,15 @@ async def refused(testbed: ProxyTestbed, path: str, method: str = "GET") -> list
         return [status["code"], status.get("reason", ""), status["message"]]
 
 
+ORIGIN_HEADERS = {
+    "Clear-Site-Data": '"cookies"',
+    "Content-Security-Policy": "sandbox allow-same-origin",
+    "Service-Worker-Allowed": "/",
+    "Set-Cookie": "a=b; Path=/oauth; Domain=127.0.0.1; HttpOnly",
+    "Strict-Transport-Security": "max-age=0",
+}
+
+
 async def page(http: web.Request) -> web.StreamResponse:
     """Serve the program in a pod, which returns the request that it received."""
     if http.path == "/chat":
@@ -64,7 +73,7 @@ async def page(http: web.Request) -> web.StreamResponse:
         return web.Response(body=bytes(range(256)) * (LARGE // 256))
     if http.path == "/page":
         filler = b"x" * int(http.query.get("filler", "0"))
-        return web.Response(body=b'<a href="/x">x</a>' + filler, content_type="text/html")
+        return web.Response(body=b'<a href="/x">x</a>' + filler, content_type="text/html", headers=ORIGIN_HEADERS)
     if http.path.startswith("/moved"):
         return web.Response(status=302, headers={"Location": http.query["to"]})
     if http.path == "/slowly":
@@ -163,6 +172,25 @@ async def test_pod_proxy_connects_through_the_pods_node(testbed: ProxyTestbed) -
         assert output["headers"]["X-Forwarded-Uri"] == f"{PODS}/web:{port}/proxy/a%20b/"
         assert (testbed.node.requests[0].path, len(testbed.node.requests)) == (f"/portForward/{PROJECT}/web", 1)
         await testbed.node.quiet()
+
+
+async def test_page_of_a_pod_is_no_page_of_the_master(testbed: ProxyTestbed) -> None:
+    async with running() as port:
+        await testbed.pod("web", ip=POD_IP)
+        async with testbed.session.get(f"{PODS}/web:{port}/proxy/page") as answer:
+            assert (answer.status, answer.content_type) == (200, "text/html")
+            policies = answer.headers.getall("Content-Security-Policy")
+            assert answer.headers.getall("Set-Cookie") == [f"a=b; HttpOnly; Path={PODS}/web:{port}/proxy/oauth"]
+            assert not [
+                name
+                for name in ("Clear-Site-Data", "Service-Worker-Allowed", "Strict-Transport-Security")
+                if name in answer.headers
+            ]
+    assert policies == [
+        "sandbox allow-same-origin",
+        "sandbox allow-downloads allow-forms allow-popups allow-scripts",
+    ]
+    await testbed.node.quiet()
 
 
 async def test_proxied_large_response_is_complete(testbed: ProxyTestbed) -> None:

@@ -127,6 +127,7 @@ async def own_server(
             oauth_tokens=OAuthTokenAuthenticator(store, lambda: now),
             identity_providers=(),
             session_sealer=SessionSealer(bytes(32)),
+            service_account_grant_method="prompt",
             authority=authority.certificate,
             creation=ObjectCreation(AdmissionChain(()), lambda: now, authority.pem.decode()),
             authorizer=Authorizer(store),

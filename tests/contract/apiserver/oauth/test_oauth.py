@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,14 +16,17 @@ from tests.testbed.apiserver.oauth import (
     CHALLENGING,
     CLI,
     PASSWORDS,
+    Answer,
     OAuthSession,
     basic,
     json_of,
     oauth_session,
     pkce,
+    server_with_users,
     token_session,
 )
 from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.apiserver.users import user_session
 
 USERS = "/apis/user.openshift.io/v1/users"
 IDENTITIES = "/apis/user.openshift.io/v1/identities"
@@ -415,6 +419,91 @@ async def test_service_account_is_a_client_for_its_own_namespace(
     assert json_of(refused)["error"] == "unauthorized_client"
     redeemed = await browser.redeem(name, secret, code=code, redirect_uri=parameters["redirect_uri"])
     assert json_of(redeemed)["scope"] == "role:view:default"
+
+
+async def authorization_after_login(browser: OAuthSession, parameters: dict[str, str]) -> Answer:
+    """Return the response to a request for authorization by a user who has just logged in."""
+    logged_in = await browser.log_in((await browser.authorize(**parameters)).location, "alice", PASSWORDS["alice"])
+    return await browser.get(logged_in.location)
+
+
+async def forge_grant(browser: OAuthSession, parameters: dict[str, str]) -> Answer:
+    """Send the form of a grant page that was not shown."""
+    form = {
+        "then": f"/oauth/authorize?{urlencode(parameters)}",
+        "csrf": browser.cookies()["__Host-csrf"],
+        "client_id": parameters["client_id"],
+        "user_name": "alice",
+        "redirect_uri": parameters["redirect_uri"],
+        "approve": "yes",
+        "scope": parameters["scope"],
+    }
+    return await browser.post("/oauth/authorize/approve", form)
+
+
+@pytest.mark.parametrize("method", ["deny", "prompt"])
+async def test_client_whose_grants_are_denied_gets_what_was_granted_before(
+    admin: aiohttp.ClientSession, browser: OAuthSession, method: str
+) -> None:
+    name, uri = f"app-{method}", "https://app.example/back"
+    client = {"metadata": {"name": name}, "grantMethod": method, "secret": "s", "redirectURIs": [uri]}
+    async with admin.post(f"{OAUTH}/oauthclients", json=client) as response:
+        assert response.status == 201, await response.text()
+        uid = (await response.json())["metadata"]["uid"]
+    parameters = {"client_id": name, "response_type": "code", "redirect_uri": uri, "scope": "user:info"}
+    answer = await authorization_after_login(browser, parameters)
+    if method == "prompt":
+        assert answer.location.startswith("/oauth/authorize/approve?")
+    else:
+        assert answer.location.startswith(uri)
+        assert answer.query["error"] == "access_denied"
+        assert (await browser.get(f"/oauth/authorize/approve?{urlencode(parameters)}")).status == 403
+        assert (await forge_grant(browser, parameters)).status == 403
+        assert (await browser.authorize(**parameters)).query["error"] == "access_denied"
+    async with admin.get(f"{USERS}/alice") as response:
+        user_uid = (await response.json())["metadata"]["uid"]
+    grant = {
+        "metadata": {"annotations": {"podlane.io/oauth-client-uid": uid}},
+        "clientName": name,
+        "userName": "alice",
+        "userUID": user_uid,
+        "scopes": ["user:info"],
+    }
+    async with admin.post(f"{OAUTH}/oauthclientauthorizations", json=grant) as response:
+        assert response.status == 201, await response.text()
+    assert "code" in (await browser.authorize(**parameters)).query
+
+
+@pytest.mark.parametrize("method", ["deny", "prompt"])
+async def test_grants_to_service_accounts_can_be_denied(tmp_path: Path, method: str) -> None:
+    server = server_with_users(tmp_path)
+    with tmp_path.joinpath("master.yaml").open("a") as config:
+        config.write(f"serviceAccountGrantMethod: {method}\n")
+    server.start()
+    uri = "https://proxy.example/back"
+    account = {"metadata": {"name": "proxy", "annotations": {"serviceaccounts.openshift.io/oauth-redirecturi.x": uri}}}
+    parameters = {
+        "client_id": "system:serviceaccount:default:proxy",
+        "response_type": "code",
+        "redirect_uri": uri,
+        "scope": "user:info",
+    }
+    async with (
+        user_session(server, tmp_path, "system:admin", "system:masters") as admin,
+        oauth_session(server) as browser,
+    ):
+        async with admin.post("/api/v1/namespaces/default/serviceaccounts", json=account) as response:
+            assert response.status == 201
+        answer = await authorization_after_login(browser, parameters)
+        forged = await forge_grant(browser, parameters)
+        if method == "prompt":
+            assert answer.location.startswith("/oauth/authorize/approve?")
+            assert "code" in (await browser.get(forged.location)).query
+        else:
+            assert (answer.location.partition("?")[0], answer.query["error"]) == (uri, "access_denied")
+            assert forged.status == 403
+            assert (await browser.authorize(**parameters)).query["error"] == "access_denied"
+    assert server.stop() == 0
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from api.client.kubeconfig import Kubeconfig
-from master.auth.oauth_tokens import token_name
+from api.core.oauth import token_name
 from tests.testbed.apiserver.oauth import PASSWORDS, OAuthSession, oauth_session, token_session
 from tests.testbed.apiserver.oauth_fuzz import RawConnection, Secrets, fault, hostile_request, location_of
 from tests.testbed.apiserver.process import ApiServer
@@ -57,10 +57,14 @@ async def fuzz(
     url = urlsplit(server.url)
     context = ssl.create_default_context(cadata=config.ca.decode())
     connection = RawConnection(str(url.hostname), url.port or 443, context)
-    chance, seen, clients_of_codes = random.Random(seed), Counter[str](), {}
+    chance, seen, clients_of_codes, ended = random.Random(seed), Counter[str](), {}, False
     for number in range(count):
         if number % 20 == 0:
             await connection.close()
+            ended = True
+        if ended:
+            # A session serves one authorization, and a request of these may be a logout.
+            sessions = ((await cookies_of(browser, "alice"))["__Host-ssn"],)
         request = hostile_request(chance, Secrets(sessions, csrf, tuple(codes[-20:]), CLIENT_SECRET))
         async with asyncio.timeout(10):
             response = await connection.send(request)
@@ -69,7 +73,9 @@ async def fuzz(
             continue
         assert not fault(response, origins), (fault(response, origins), request, response)
         target = urlsplit(location_of(response))
-        if code := parse_qs(target.query).get("code", [""])[0]:
+        code = parse_qs(target.query).get("code", [""])[0]
+        ended = bool(code) or "access_token" in target.fragment
+        if code:
             seen["code"] += 1
             codes.append(code)
             own = {"app.example": "strict", str(url.hostname): ""}.get(target.hostname or "", "openshift-cli-client")
@@ -237,14 +243,36 @@ async def test_system_names_cannot_be_stored(admin: aiohttp.ClientSession) -> No
 # --- browsers ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("end", ["logout", "authorization"])
+async def test_copy_of_a_session_ends_with_it(
+    server: ApiServer, admin: aiohttp.ClientSession, browser: OAuthSession, end: str
+) -> None:
+    await make_client(admin, "strict", redirectURIs=["https://app.example/back"])
+    target = "/oauth/authorize?client_id=strict&response_type=code"
+    copied = await cookies_of(browser, "alice")
+    headers = {"Cookie": f"__Host-ssn={copied['__Host-ssn']}"}
+    async with oauth_session(server) as thief, oauth_session(server) as other:
+        await cookies_of(other, "alice")
+        if end == "logout":
+            assert (await browser.post("/logout", {})).status == 200
+        else:
+            assert "code" in (await browser.get(target)).query
+        assert (await thief.get(target, headers=headers)).location.startswith("/login")
+        assert "code" in (await other.get(target)).query, "another session of the user goes on"
+    async with oauth_session(server) as thief:
+        copied = await cookies_of(browser, "alice")
+        headers = {"Cookie": f"__Host-ssn={copied['__Host-ssn']}"}
+        assert "code" in (await thief.get(target, headers=headers)).query, "a copy works until the session ends"
+
+
 async def test_session_ends_with_its_user(admin: aiohttp.ClientSession, browser: OAuthSession) -> None:
     """Neither the session of a deleted user nor that of an earlier one of the name is good for a code."""
     await make_client(admin, "strict", redirectURIs=["https://app.example/back"])
     target = "/oauth/authorize?client_id=strict&response_type=code"
-    cookies = await cookies_of(browser, "carol")
+    await cookies_of(browser, "carol")
     assert "code=" in (await browser.get(target)).location
+    cookies = await cookies_of(browser, "carol")
     headers = {"Cookie": f"__Host-ssn={cookies['__Host-ssn']}"}
-    assert "code=" in (await browser.get(target, headers=headers)).location
     users = "/apis/user.openshift.io/v1/users"
     async with admin.delete(f"{users}/carol") as response:
         assert response.status == 200
@@ -348,6 +376,35 @@ async def test_records_have_neither_passwords_nor_codes(
         assert secret not in recorded, secret
     assert '"authentication.openshift.io/username":"(unknown)"' in recorded
     assert '"authentication.openshift.io/username":"alice","authentication.openshift.io/decision":"deny"' in recorded
+
+
+async def test_tokens_where_none_belongs_are_not_recorded(
+    server: ApiServer, admin: aiohttp.ClientSession, browser: OAuthSession
+) -> None:
+    """The name of a token object is a hash, so the audit log says which token was deleted."""
+    token, name = await browser.token("alice"), token_name(await browser.token("alice"))
+    async with token_session(server, token) as alice:
+        for target in (
+            f"/api?access_token={token}",
+            f"/api?x={token}",
+            f"/{token}",
+            f"{OAUTH}/oauthaccesstokens/{token}",
+        ):
+            async with alice.get(target, headers={"User-Agent": token, "Referer": token, "X-Forwarded-For": token}):
+                pass
+        async with alice.delete(f"{OAUTH}/oauthaccesstokens/{token}") as response:
+            assert response.status == 404
+        async with alice.delete(f"{OAUTH}/oauthaccesstokens/{name}") as response:
+            assert response.status == 200
+            audit_id = response.headers["Audit-Id"]
+    audit_log = server.root / "state" / "audit" / "audit.log"
+    async with asyncio.timeout(20):
+        while audit_id not in (recorded := audit_log.read_text() + server.log()):
+            await asyncio.sleep(0.02)
+    assert token[7:] not in recorded
+    deletion = next(json.loads(line) for line in recorded.splitlines() if audit_id in line)
+    assert deletion["requestURI"] == f"{OAUTH}/oauthaccesstokens/{name}"
+    assert deletion["objectRef"]["name"] == name
 
 
 # --- many at once -----------------------------------------------------------------------------------------------------

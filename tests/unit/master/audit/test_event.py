@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,7 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from api.meta.types import Status
-from master.audit.event import MAX_SOURCES, MAX_URI, AuditRecord, encode_event, loggable_uri, source_ips
+from master.audit.event import (
+    MAX_ANNOTATION,
+    MAX_MESSAGE,
+    MAX_NAME,
+    MAX_SOURCES,
+    MAX_URI,
+    MAX_USER_AGENT,
+    AuditRecord,
+    encode_event,
+    loggable_uri,
+    source_ips,
+)
 from master.audit.policy import AuditLevel
 from master.auth.attributes import User
 from master.request_info import RequestInfo
@@ -106,9 +118,68 @@ def test_bytes_of_a_query_that_are_no_text_are_replaced() -> None:
     assert event(record(query="a=\udcff"))["requestURI"] == "/api?a=%3F"
 
 
-def test_signed_tokens_are_not_recorded() -> None:
-    token = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0.abc-_"
-    assert "eyJ" not in loggable_uri(f"/api/{token}", f"x={token}&id_token=q")
+OAUTH_TOKEN, SIGNED_TOKEN, BOOTSTRAP_TOKEN = (
+    "sha256~Zm9vYmFyYmF6cXV4MTIzNDU2Nzg5MDEyMzQ1Njc4OTA",
+    "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0.abc-_",
+    "abcdef.0123456789abcdef",
+)
+SECRET_PARTS = ("Zm9v", "zdWI", "0123")
+
+
+@pytest.mark.parametrize("token", [OAUTH_TOKEN, SIGNED_TOKEN, BOOTSTRAP_TOKEN])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        lambda text: {"path": f"/api/v1/namespaces/{text}/pods"},
+        lambda text: {"query": f"x={text}&{text}&y={text.replace('~', '%7E').replace('.', '%2E')}"},
+        lambda text: {"query": f"x={text.replace('~', '%257e').replace('.', '%252e')}"},
+        lambda text: {"path": f"/a/{text.replace('~', '%7E').replace('.', '%2E')}"},
+        lambda text: {"user_agent": f"curl {text} x"},
+        lambda text: {"source_ips": source_ips([text], text)},
+        lambda text: {"user": User(text, frozenset((text,)), text, ((text, (text,)),)), "impersonated": User(text)},
+        lambda text: {"info": RequestInfo(PODS, text, text, text)},
+        lambda text: {"annotations": {"reason": f"denied: {text}"}},
+        lambda text: {"request_object": {text: [text]}, "response_object": json.dumps({text: [text]}).encode()},
+        lambda text: {"path": "/" + "\udcff" + text},
+    ],
+)  # fmt: skip
+def test_tokens_are_recorded_in_no_field(token: str, fields: Callable[[str], dict[str, Any]]) -> None:
+    status = Status(status="Failure", message=f'"{token}" not found', code=200)
+    line = encode_event(record("RequestResponse", **fields(token)), "ResponseComplete", 200, status, NOW)
+    assert not [part for part in SECRET_PARTS if part in line.decode()]
+    assert b"REDACTED" in line
+    assert json.loads(line)["auditID"] == "id"
+    other = encode_event(record("RequestResponse", **fields("word")), "ResponseComplete", 200, None, NOW)
+    assert b"word" in other
+    assert b"REDACTED" not in other
+
+
+@pytest.mark.parametrize("token", [OAUTH_TOKEN, SIGNED_TOKEN, BOOTSTRAP_TOKEN])
+def test_token_that_is_cut_leaves_no_part(token: str) -> None:
+    for shift in range(len(token) + 1):
+        of = record(
+            path="/" + "-" * (MAX_URI - 1 - shift) + token,
+            user_agent=("x" * (MAX_USER_AGENT - shift - 1)) + " " + token,
+            info=RequestInfo(PODS, "red", "-" * (MAX_NAME - shift) + token),
+        )
+        of.annotate("a", "-" * (MAX_ANNOTATION - shift) + token)
+        status = Status(message="-" * (MAX_MESSAGE - shift) + token)
+        line = encode_event(of, "ResponseComplete", 404, status, NOW).decode()
+        assert not [part for part in SECRET_PARTS if part in line], shift
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["web.17a2b3c4d5e6f708", "abcdef.0123456789abcdef0", "registry.example.com/a:sha256", "eyJ", "1.0123456789abcdef"],
+)
+def test_what_is_no_token_is_recorded(text: str) -> None:
+    assert event(record(path=f"/{text}"))["requestURI"] == f"/{text}"
+
+
+def test_name_of_an_existing_token_object_is_recorded() -> None:
+    path = f"/apis/oauth.openshift.io/v1/oauthaccesstokens/{OAUTH_TOKEN}"
+    assert event(record(path=path, token_name=OAUTH_TOKEN))["requestURI"] == path
+    assert event(record(path=path, token_name="sha256~other"))["requestURI"].endswith("/REDACTED")
 
 
 def test_body_of_a_rejected_request_is_not_recorded() -> None:

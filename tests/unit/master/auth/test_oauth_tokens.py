@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
+from api.core.oauth import token_name
 from api.meta.types import ObjectMeta
 from master.auth.oauth_tokens import (
     MASKED_ERROR,
     GroupIndex,
     OAuthTokenAuthenticator,
     new_token,
-    token_name,
     user_of_token,
     with_extended_timeout,
 )

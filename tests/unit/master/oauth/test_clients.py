@@ -62,7 +62,7 @@ def test_default_clients_are_those_of_oc() -> None:
     browser, challenging, cli = (clients[name] for name in (BROWSER_CLIENT, CHALLENGING_CLIENT, CLI_CLIENT))
     assert [client.is_public for client in (browser, challenging, cli)] == [False, True, True]
     assert [client.responds_with_challenges for client in (browser, challenging, cli)] == [False, True, False]
-    assert not any(client.prompts for client in clients.values())
+    assert {client.grant_method for client in clients.values()} == {"auto"}
     assert browser.redirect_uris == (f"{URL}/oauth/token/display",)
     assert challenging.redirect_uris == (f"{URL}/oauth/token/implicit",)
     assert cli.redirect_uris == ("http://127.0.0.1/callback", "http://[::1]/callback")
@@ -111,21 +111,21 @@ def test_client_has_the_fields_of_its_object() -> None:
             access_token_inactivity_timeout_seconds=300,
         )
     )
-    assert found == Client("app", ("s", "t"), ("https://a/",), False, True, (restriction,), 0, 300)
+    assert found == Client("app", ("s", "t"), ("https://a/",), False, "prompt", (restriction,), 0, 300)
     assert not found.has_secret("")
 
 
-@pytest.mark.parametrize(("grant_method", "prompts"), [("prompt", True), ("auto", False)])
-def test_grant_method_decides_whether_users_are_asked(grant_method: str, prompts: bool) -> None:
-    assert client_of(OAuthClient(metadata=ObjectMeta(name="a"), grant_method=grant_method)).prompts == prompts
+@pytest.mark.parametrize("grant_method", ["auto", "prompt", "deny"])
+def test_client_has_the_grant_method_of_its_object(grant_method: str) -> None:
+    assert client_of(OAuthClient(metadata=ObjectMeta(name="a"), grant_method=grant_method)).grant_method == grant_method
 
 
 # --- service accounts -------------------------------------------------------------------------------------------------
 
 
 def test_service_account_is_a_client_of_its_namespace() -> None:
-    client = service_account_client(account(**{f"{URI_ANNOTATION}x": "https://a.example/back"}))
-    assert (client.name, client.prompts, client.is_public) == ("system:serviceaccount:red:a", True, False)
+    client = service_account_client(account(**{f"{URI_ANNOTATION}x": "https://a.example/back"}), "prompt")
+    assert (client.name, client.grant_method, client.is_public) == ("system:serviceaccount:red:a", "prompt", False)
     assert client.redirect_uris == ("https://a.example/back",)
     allowed = ("user:info", "user:check-access", "user:list-projects", "role:view:red", "role:admin:red:!")
     denied = ("user:full", "role:view:blue", "role:view:*", "role:cluster-admin:*:!")
@@ -135,7 +135,7 @@ def test_service_account_is_a_client_of_its_namespace() -> None:
 
 @pytest.mark.parametrize(("text", "expected"), [("true", True), ("True", False), ("", False), ("1", False)])
 def test_service_account_asks_for_challenges(text: str, expected: bool) -> None:
-    client = service_account_client(account(**{"serviceaccounts.openshift.io/oauth-want-challenges": text}))
+    client = service_account_client(account(**{"serviceaccounts.openshift.io/oauth-want-challenges": text}), "prompt")
     assert client.responds_with_challenges == expected
 
 
@@ -149,12 +149,12 @@ def test_service_account_asks_for_challenges(text: str, expected: bool) -> None:
 )
 def test_unusable_redirect_uri_of_a_service_account_is_left_out(uri: str) -> None:
     annotations = {f"{URI_ANNOTATION}bad": uri, f"{URI_ANNOTATION}good": "https://a.example/back"}
-    assert service_account_client(account(**annotations)).redirect_uris == ("https://a.example/back",)
+    assert service_account_client(account(**annotations), "prompt").redirect_uris == ("https://a.example/back",)
 
 
 def test_redirect_uris_of_a_service_account_are_bounded() -> None:
     annotations = {f"{URI_ANNOTATION}{number:03}": f"https://a.example/{number}" for number in range(100)}
-    assert len(service_account_client(account(**annotations)).redirect_uris) == MAX_REDIRECT_URIS
+    assert len(service_account_client(account(**annotations), "prompt").redirect_uris) == MAX_REDIRECT_URIS
 
 
 # --- registry ---------------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ def test_redirect_uris_of_a_service_account_are_bounded() -> None:
 async def test_clients_are_found_by_exact_names(tmp_path: Path) -> None:
     storage = await SQLiteStorage.open(tmp_path / "store.db", STORED_TYPES)
     await storage.write(put(OAuthClient(metadata=ObjectMeta(name="app"))), put(account()))
-    registry = ClientRegistry(storage)
+    registry = ClientRegistry(storage, "deny")
     for name in ("app", "system:serviceaccount:red:a"):
         found = registry.find(name)
         assert found is not None

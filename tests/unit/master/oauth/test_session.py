@@ -14,6 +14,7 @@ from master.oauth.session import (
     KEY_BYTES,
     MAX_COOKIE_LENGTH,
     SESSION_SECONDS,
+    EndedSessions,
     Session,
     SessionSealer,
     is_same_csrf_token,
@@ -30,11 +31,26 @@ COOKIE = SEALER.seal("alice", "1", NOW)
 @given(st.text(max_size=50), st.text(max_size=20), st.integers(0, 2 * SESSION_SECONDS))
 def test_session_opens_with_its_key_before_its_end(name: str, uid: str, seconds: int) -> None:
     cookie, later = SEALER.seal(name, uid, NOW), NOW + datetime.timedelta(seconds=seconds)
-    expected = Session(name, uid, int(NOW.timestamp()) + SESSION_SECONDS) if seconds < SESSION_SECONDS else None
-    assert SEALER.open(cookie, later) == expected
+    session = SEALER.open(cookie, later)
+    if seconds < SESSION_SECONDS:
+        assert session is not None
+        assert (session.name, session.uid, session.end) == (name, uid, int(NOW.timestamp()) + SESSION_SECONDS)
+    else:
+        assert session is None
     assert OTHER.open(cookie, later) is None
     assert cookie.isascii()
     assert not set(cookie) & set(' ;,"\\')
+
+
+def test_ended_session_is_forgotten_after_its_time() -> None:
+    ended = EndedSessions()
+    sessions = [Session("alice", "1", int(NOW.timestamp()) + number, str(number)) for number in range(1, 4)]
+    for session in sessions[:2]:
+        ended.add(session, NOW)
+    assert [session in ended for session in sessions] == [True, True, False]
+    assert Session("alice", "1", sessions[0].end, "other") not in ended
+    ended.add(sessions[2], NOW + datetime.timedelta(seconds=2))
+    assert [session in ended for session in sessions] == [False, False, True]
 
 
 @given(st.integers(0, len(base64.urlsafe_b64decode(COOKIE)) * 8 - 1))

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from api.core.oauth import token_name
 from api.meta.types import Object, ObjectMeta
-from master.auth.oauth_tokens import token_name
 from master.oauth import tokens
 from master.oauth.authorize import AuthorizeRequest, Client
 from master.oauth.errors import OAuthError

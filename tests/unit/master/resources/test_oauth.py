@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from api.core.oauth import token_name
 from api.meta.types import Object, ObjectMeta
 from api.validation.registry import check, check_update, default
-from master.auth.oauth_tokens import token_name
 from master.resources.metadata import with_metadata
 from master.resources.oauth import (
     MAX_SCOPE_LENGTH,
@@ -82,7 +82,8 @@ def errors_of(obj: Object, **changes: Any) -> list[str]:
         ({}, []),
         ({"grant_method": "prompt", "access_token_max_age_seconds": 0}, []),
         ({"grant_method": ""}, ["grantMethod"]),
-        ({"grant_method": "deny"}, ["grantMethod"]),
+        ({"grant_method": "deny"}, []),
+        ({"grant_method": "ask"}, ["grantMethod"]),
         ({"metadata": ObjectMeta(name="a:b")}, ["metadata.name"]),
         ({"metadata": ObjectMeta(name="system:serviceaccount:a:b")}, ["metadata.name"]),
         ({"redirect_uris": ("https://a/", "/b", "https://a/#c")}, ["redirectURIs[1]", "redirectURIs[2]"]),

@@ -117,14 +117,88 @@ def test_pod_neither_gets_nor_sets_the_cookies_of_a_login() -> None:
         ("Set-Cookie", "__Host-ssn=evil; Path=/; Secure"), ("set-cookie", " __Host-csrf =evil"),
         ("Set-Cookie", "=__Host-csrf=evil"), ("Set-Cookie", "session=__Host-ssn"),
     ]  # fmt: skip
-    assert forwarding.response_headers(back) == [("Set-Cookie", "session=__Host-ssn")]
+    assert forwarding.response_headers(back, PREFIX) == [
+        ("Set-Cookie", f"session=__Host-ssn; Path={PREFIX}/"),
+        SANDBOXED,
+    ]
+
+
+PREFIX = "/api/v1/namespaces/red/pods/web/proxy"
+SANDBOXED = ("Content-Security-Policy", "sandbox allow-downloads allow-forms allow-popups allow-scripts")
+
+
+@pytest.mark.parametrize(
+    ("sent", "received"),
+    [
+        ("a=b", f"a=b; Path={PREFIX}/"),
+        ("a=b; Path=/", f"a=b; Path={PREFIX}/"),
+        ("a=b; path = /oauth ;Secure", f"a=b;Secure; Path={PREFIX}/oauth"),
+        ("a=b; Path=/login; Path=/oauth/token", f"a=b; Path={PREFIX}/oauth/token"),
+        ("a=b; Path=", f"a=b; Path={PREFIX}/"),
+        ("a=b; Path=x", f"a=b; Path={PREFIX}/"),
+        (f"a=b; Path={PREFIX}/app", f"a=b; Path={PREFIX}/app"),
+        (f"a=b; Path={PREFIX}", f"a=b; Path={PREFIX}"),
+        (f"a=b; Path={PREFIX}er", f"a=b; Path={PREFIX}{PREFIX}er"),
+        ("a=b; Domain=example.com; HttpOnly; SameSite=None", f"a=b; HttpOnly; SameSite=None; Path={PREFIX}/"),
+        ("a=b; Max-Age=0", f"a=b; Max-Age=0; Path={PREFIX}/"),
+        ("", f"; Path={PREFIX}/"),
+    ],
+)
+def test_cookie_of_a_pod_comes_back_to_the_pod_only(sent: str, received: str) -> None:
+    for upgrade in (False, True):
+        assert forwarding.response_headers([("Set-Cookie", sent)], PREFIX, upgrade=upgrade) == [
+            ("Set-Cookie", received),
+            SANDBOXED,
+        ]
+    assert forwarding.response_headers([("Set-Cookie", sent)]) == [SANDBOXED]
+
+
+@given(st.text(alphabet=st.sampled_from("pathPATH=/; \tdomain%.,"), max_size=40))
+def test_any_cookie_of_a_pod_has_one_path_below_its_prefix(text: str) -> None:
+    (_, value), _ = forwarding.response_headers([("Set-Cookie", f"a=b;{text}")], PREFIX)
+    attributes = [part.partition("=") for part in value.split(";")[1:]]
+    paths = [content.strip() for name, _, content in attributes if name.strip().lower() == "path"]
+    assert len(paths) == 1
+    assert paths[0] == PREFIX or paths[0].startswith(f"{PREFIX}/")
+    assert "domain" not in [name.strip().lower() for name, _, _ in attributes]
+
+
+OF_THE_ORIGIN = (
+    *("Accept-CH", "Activate-Storage-Access", "Alt-Svc", "Authentication-Info", "Clear-Site-Data", "Critical-CH"),
+    *("Expect-CT", "NEL", "Observe-Browsing-Topics", "Origin-Agent-Cluster", "Origin-Trial", "Public-Key-Pins"),
+    *("Public-Key-Pins-Report-Only", "Report-To", "Reporting-Endpoints", "Service-Worker-Allowed", "Set-Login"),
+    *("Speculation-Rules", "Strict-Transport-Security", "Supports-Loading-Mode", "Timing-Allow-Origin"),
+    *("Use-As-Dictionary", "WWW-Authenticate", "X-Permitted-Cross-Domain-Policies", "Access-Control-Allow-Origin"),
+    *("Access-Control-Allow-Private-Network", "Access-Control-Expose-Headers", "Access-Control-Max-Age"),
+    *("Attribution-Reporting-Register-Source", "Secure-Session-Registration", "Sec-Session-Registration"),
+)
+OF_THE_PAGE = (
+    *("Cache-Control", "Content-Disposition", "Content-Encoding", "Content-Language", "Content-Type", "ETag", "Link"),
+    *("Location", "Refresh", "Retry-After", "Vary", "Warning", "X-Content-Type-Options", "X-Frame-Options", "X-Pod"),
+    *("Cross-Origin-Opener-Policy", "Permissions-Policy", "Referrer-Policy", "Sec-WebSocket-Accept"),
+    *("Sec-WebSocket-Protocol", "Server-Timing", "X-Stream-Protocol-Version"),
+)
+
+
+@pytest.mark.parametrize("upgrade", [False, True])
+def test_headers_of_a_pod_concern_its_page_and_not_the_origin(upgrade: bool) -> None:
+    for name in OF_THE_ORIGIN:
+        for spelled in (name, name.lower(), name.upper()):
+            assert forwarding.response_headers([(spelled, "*")], PREFIX, upgrade=upgrade) == [SANDBOXED], spelled
+    for name in OF_THE_PAGE:
+        assert forwarding.response_headers([(name, "*")], PREFIX, upgrade=upgrade) == [(name, "*"), SANDBOXED]
+
+
+def test_policy_of_a_page_remains_beside_the_sandbox() -> None:
+    own = ("Content-Security-Policy", "sandbox allow-same-origin; default-src 'self'")
+    assert forwarding.response_headers([own], PREFIX) == [own, SANDBOXED]
 
 
 def test_non_text_headers_are_rejected() -> None:
     output, lost = "gr\u00fc\u00df \U0001f600", b"gr\xfc\xdf".decode("utf-8", "surrogateescape")
     assert (
         forwarding.request_headers([("X-A", output)])
-        == forwarding.response_headers([("X-A", output)])
+        == forwarding.response_headers([("X-A", output)])[:-1]
         == [("X-A", output)]
     )
     with pytest.raises(StatusError, match="the value of the header X-A is not UTF-8") as refused:
@@ -137,7 +211,8 @@ def test_non_text_headers_are_rejected() -> None:
 
 def test_response_headers_are_forwarded() -> None:
     given_ = [("Access-Control-Allow-Origin", "*"), ("Set-Cookie", "a"), ("Set-Cookie", "b"), ("Connection", "close")]
-    assert forwarding.response_headers(given_) == [("Set-Cookie", "a"), ("Set-Cookie", "b")]
+    cookies = [("Set-Cookie", f"a; Path={PREFIX}/"), ("Set-Cookie", f"b; Path={PREFIX}/")]
+    assert forwarding.response_headers(given_, PREFIX) == [*cookies, SANDBOXED]
 
 
 def moved(url: str) -> str:
