@@ -13,18 +13,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from api.codec import yaml
 from api.core.certificates import CertificateSigningRequest
 from master.admission.chain import AdmissionChain, admission_plugins
 from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
 from master.audit.log import AuditLog, LogFile
-from master.audit.policy import DEFAULT_POLICY, InvalidPolicy, Policy, parse_policy
 from master.auth import pki, service_account_tokens
 from master.auth.authorization import Authorizer
-from master.auth.identity_providers.config import InvalidIdentityProviders, load_identity_providers
-from master.auth.identity_providers.provider import IdentityProvider
 from master.auth.oauth_tokens import OAuthTokenAuthenticator
 from master.config import MasterConfig, network_config
+from master.config_files import load_audit_policy, load_providers
 from master.controllers.context import ControllerContext, ServerAddress
 from master.controllers.controllers import KUBERNETES_SERVICE, OAUTH_CLIENTS
 from master.controllers.network import kubernetes_service
@@ -41,7 +38,6 @@ from master.server.server import Server, ServerDependencies, proxy_authorities, 
 from master.storage.interface import Storage
 from master.storage.sqlite import SQLiteStorage
 from reconcile.connection_limiter import Limits
-from reconcile.errors import Refused
 
 log = logging.getLogger(__name__)
 
@@ -85,28 +81,6 @@ def _audit_log(config: MasterConfig) -> AuditLog | None:
     return AuditLog(file, is_strict=config.audit_log_mode == "blocking-strict")
 
 
-def _audit_policy(config: MasterConfig) -> Policy:
-    """Return the policy in the configured file, or the default one. Raises Refused."""
-    if not config.audit_policy_file:
-        return DEFAULT_POLICY
-    try:
-        text = Path(config.audit_policy_file).read_text()
-        document = yaml.parse_one(text)
-        if document.errors:
-            raise InvalidPolicy(str(document.errors[0]))
-        return parse_policy(document.value)
-    except (OSError, UnicodeDecodeError, InvalidPolicy) as error:
-        raise Refused(f"auditPolicyFile {config.audit_policy_file}: {error}") from error
-
-
-def _identity_providers(config: MasterConfig) -> tuple[IdentityProvider, ...]:
-    """Return the configured identity providers. Raises Refused."""
-    try:
-        return load_identity_providers(config.identity_providers, Path(config.state_dir))
-    except InvalidIdentityProviders as error:
-        raise Refused(str(error)) from error
-
-
 @asynccontextmanager
 async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
     """Run the master in the context; inside, it is ready to serve. Raises NotReady and Refused."""
@@ -123,7 +97,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
     network, ca_certificate, authorizer = network_config(config), authority.pem.decode(), Authorizer(storage)
     session_key = await asyncio.to_thread(load_session_key, pki_directory)
     oauth_tokens = OAuthTokenAuthenticator(storage, _now)
-    providers = await asyncio.to_thread(_identity_providers, config)
+    providers = await asyncio.to_thread(load_providers, config)
 
     def public_url() -> str:
         """Return the URL of the server for users; empty until it listens."""
@@ -173,7 +147,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 public_url=public_url,
                 nodes=kubelet_client,
                 project_requests=project_requests,
-                auditor=Auditor(audit_log, await asyncio.to_thread(_audit_policy, config), _now),
+                auditor=Auditor(audit_log, await asyncio.to_thread(load_audit_policy, config), _now),
             ),
             Limits(per_user=config.max_connections_per_user),
         )
