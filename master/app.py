@@ -84,32 +84,33 @@ def _audit_log(config: MasterConfig) -> AuditLog | None:
 @asynccontextmanager
 async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
     """Run the master in the context; inside, it is ready to serve. Raises NotReady and Refused."""
-    pki_directory = Path(config.state_dir, "pki")
-    authority = await asyncio.to_thread(pki.authority, pki_directory, _now())
-    tokens = await asyncio.to_thread(service_account_tokens.load_token_signer, pki_directory)
-    kubelet_tls = await asyncio.to_thread(
-        _kubelet_tls, authority, pki_directory, verify=config.verify_node_certificates
-    )
-    project_requests = await asyncio.to_thread(load_policy, config)
+    # First of all: whoever has the store is the only master of stateDir, which has the keys, too.
     storage = await SQLiteStorage.open(
         Path(config.state_dir, "store.db"), {**STORED_TYPES, ALLOCATOR_CURSORS: AllocatorCursor}
     )
-    network, ca_certificate, authorizer = network_config(config), authority.pem.decode(), Authorizer(storage)
-    session_key = await asyncio.to_thread(load_session_key, pki_directory)
-    oauth_tokens = OAuthTokenAuthenticator(storage, _now)
-    providers = await asyncio.to_thread(load_providers, config)
-
-    def public_url() -> str:
-        """Return the URL of the server for users; empty until it listens."""
-        port = config.port or server.port
-        return config.master_public_url or (f"https://{config.advertise_address}:{port}" if port else "")
-
-    authorize = authorizer.allows if config.security_context_constraints else None
-    if authorize is None:
-        log.warning("security context constraints are off: whoever may create a pod in a project can own its node")
-    chain = AdmissionChain(admission_plugins(network.services, authorize))
-    creation = ObjectCreation(chain, _now, ca_certificate, authorize)
     try:
+        pki_directory = Path(config.state_dir, "pki")
+        authority = await asyncio.to_thread(pki.authority, pki_directory, _now())
+        tokens = await asyncio.to_thread(service_account_tokens.load_token_signer, pki_directory)
+        kubelet_tls = await asyncio.to_thread(
+            _kubelet_tls, authority, pki_directory, verify=config.verify_node_certificates
+        )
+        project_requests = await asyncio.to_thread(load_policy, config)
+        network, ca_certificate, authorizer = network_config(config), authority.pem.decode(), Authorizer(storage)
+        session_key = await asyncio.to_thread(load_session_key, pki_directory)
+        oauth_tokens = OAuthTokenAuthenticator(storage, _now)
+        providers = await asyncio.to_thread(load_providers, config)
+
+        def public_url() -> str:
+            """Return the URL of the server for users; empty until it listens."""
+            port = config.port or server.port
+            return config.master_public_url or (f"https://{config.advertise_address}:{port}" if port else "")
+
+        authorize = authorizer.allows if config.security_context_constraints else None
+        if authorize is None:
+            log.warning("security context constraints are off: whoever may create a pod in a project can own its node")
+        chain = AdmissionChain(admission_plugins(network.services, authorize))
+        creation = ObjectCreation(chain, _now, ca_certificate, authorize)
         runtime = ControllerRuntime(
             ControllerContext(
                 store=storage,
