@@ -48,6 +48,7 @@ def test_view_reads_no_secret_and_writes_nothing() -> None:
         ("", "namespaces"),
         ("", "namespaces/finalize"),
         ("", "pods/binding"),
+        ("", "pods/ephemeralcontainers"),
         ("", "pods/status"),
         ("", "securitycontextconstraints"),
         ("security.openshift.io", "securitycontextconstraints"),
