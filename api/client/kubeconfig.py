@@ -235,7 +235,7 @@ def _cluster_and_user(document: _Mapping) -> tuple[_Mapping, _Mapping]:
 def _data(entry: _Mapping, key: str, folder: Path) -> bytes:
     if inline := _text(entry, f"{key}-data"):
         try:
-            return base64.b64decode(inline)
+            return base64.b64decode("".join(inline.split()), validate=True)
         except ValueError:
             raise _Problem(f"{entry.path}{key}-data: found what is no base64; base64 is accepted") from None
     name = _text(entry, key)

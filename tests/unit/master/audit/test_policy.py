@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from master.audit.policy import DEFAULT_POLICY, InvalidPolicy, evaluate, parse_policy
 from master.auth.attributes import Attributes, PathAttributes, User
@@ -134,3 +136,9 @@ def test_invalid_policy_is_rejected_with_what_is_accepted(document: Any, problem
     with pytest.raises(InvalidPolicy) as raised:
         parse_policy(document)
     assert raised.value.problems == (problem,)
+
+
+def test_example_of_the_documentation_is_accepted() -> None:
+    text = (Path(__file__).resolve().parents[4] / "docs" / "operations" / "audit.md").read_text()
+    policy = parse_policy(yaml.safe_load(text.split("```yaml\n")[1].split("```")[0]))
+    assert [rule.level for rule in policy.rules] == ["None", "None", "Request", "Metadata"]
