@@ -230,9 +230,9 @@ def _service_problems(settings: MasterConfig) -> Iterator[str]:
     for number, text in enumerate(settings.external_ip_network_cidrs):
         try:
             ipaddress.IPv4Network(text.removeprefix("!").strip())
-        except ValueError as error:
-            accepted = "an IPv4 network such as 203.0.113.0/24 is accepted, also after '!'"
-            yield problem(f"externalIPNetworkCIDRs[{number}]", text, f"{accepted} ({error})")
+        except ValueError:
+            accepted = "an IPv4 network such as 203.0.113.0/24 is accepted, without host bits, also after '!'"
+            yield problem(f"externalIPNetworkCIDRs[{number}]", text, accepted)
 
 
 def _address_problems(settings: MasterConfig) -> Iterator[str]:
@@ -266,8 +266,9 @@ def config_problems(settings: MasterConfig) -> tuple[str, ...]:
     for setting, text in texts.items():
         try:
             networks[setting] = ipaddress.IPv4Network(text)
-        except ValueError as error:
-            problems.append(problem(setting, text, f"an IPv4 network such as 10.128.0.0/14 is accepted ({error})"))
+        except ValueError:
+            accepted = "an IPv4 network such as 10.128.0.0/14 is accepted, without host bits"
+            problems.append(problem(setting, text, accepted))
     for setting, (field, bits) in lengths.items():
         network = networks.get(setting)
         if network is not None and bits > 32 - network.prefixlen:
