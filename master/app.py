@@ -13,18 +13,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from api.codec import yaml
 from api.core.certificates import CertificateSigningRequest
 from master.admission.chain import AdmissionChain, admission_plugins
 from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
 from master.audit.log import AuditLog, LogFile
-from master.audit.policy import DEFAULT_POLICY, InvalidPolicy, Policy, parse_policy
 from master.auth import pki, service_account_tokens
 from master.auth.authorization import Authorizer
-from master.auth.identity_providers.config import InvalidIdentityProviders, load_identity_providers
-from master.auth.identity_providers.provider import IdentityProvider
 from master.auth.oauth_tokens import OAuthTokenAuthenticator
 from master.config import MasterConfig, network_config
+from master.config_files import load_audit_policy, load_providers
 from master.controllers.context import ControllerContext, ServerAddress
 from master.controllers.controllers import KUBERNETES_SERVICE, OAUTH_CLIENTS
 from master.controllers.network import kubernetes_service
@@ -41,7 +38,6 @@ from master.server.server import Server, ServerDependencies, proxy_authorities, 
 from master.storage.interface import Storage
 from master.storage.sqlite import SQLiteStorage
 from reconcile.connection_limiter import Limits
-from reconcile.errors import Refused
 
 log = logging.getLogger(__name__)
 
@@ -85,57 +81,36 @@ def _audit_log(config: MasterConfig) -> AuditLog | None:
     return AuditLog(file, is_strict=config.audit_log_mode == "blocking-strict")
 
 
-def _audit_policy(config: MasterConfig) -> Policy:
-    """Return the policy in the configured file, or the default one. Raises Refused."""
-    if not config.audit_policy_file:
-        return DEFAULT_POLICY
-    try:
-        text = Path(config.audit_policy_file).read_text()
-        document = yaml.parse_one(text)
-        if document.errors:
-            raise InvalidPolicy(str(document.errors[0]))
-        return parse_policy(document.value)
-    except (OSError, UnicodeDecodeError, InvalidPolicy) as error:
-        raise Refused(f"auditPolicyFile {config.audit_policy_file}: {error}") from error
-
-
-def _identity_providers(config: MasterConfig) -> tuple[IdentityProvider, ...]:
-    """Return the configured identity providers. Raises Refused."""
-    try:
-        return load_identity_providers(config.identity_providers, Path(config.state_dir))
-    except InvalidIdentityProviders as error:
-        raise Refused(str(error)) from error
-
-
 @asynccontextmanager
 async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
     """Run the master in the context; inside, it is ready to serve. Raises NotReady and Refused."""
-    pki_directory = Path(config.state_dir, "pki")
-    authority = await asyncio.to_thread(pki.authority, pki_directory, _now())
-    tokens = await asyncio.to_thread(service_account_tokens.load_token_signer, pki_directory)
-    kubelet_tls = await asyncio.to_thread(
-        _kubelet_tls, authority, pki_directory, verify=config.verify_node_certificates
-    )
-    project_requests = await asyncio.to_thread(load_policy, config)
+    # First of all: whoever has the store is the only master of stateDir, which has the keys, too.
     storage = await SQLiteStorage.open(
         Path(config.state_dir, "store.db"), {**STORED_TYPES, ALLOCATOR_CURSORS: AllocatorCursor}
     )
-    network, ca_certificate, authorizer = network_config(config), authority.pem.decode(), Authorizer(storage)
-    session_key = await asyncio.to_thread(load_session_key, pki_directory)
-    oauth_tokens = OAuthTokenAuthenticator(storage, _now)
-    providers = await asyncio.to_thread(_identity_providers, config)
-
-    def public_url() -> str:
-        """Return the URL of the server for users; empty until it listens."""
-        port = config.port or server.port
-        return config.master_public_url or (f"https://{config.advertise_address}:{port}" if port else "")
-
-    authorize = authorizer.allows if config.security_context_constraints else None
-    if authorize is None:
-        log.warning("security context constraints are off: whoever may create a pod in a project can own its node")
-    chain = AdmissionChain(admission_plugins(network.services, authorize))
-    creation = ObjectCreation(chain, _now, ca_certificate, authorize)
     try:
+        pki_directory = Path(config.state_dir, "pki")
+        authority = await asyncio.to_thread(pki.authority, pki_directory, _now())
+        tokens = await asyncio.to_thread(service_account_tokens.load_token_signer, pki_directory)
+        kubelet_tls = await asyncio.to_thread(
+            _kubelet_tls, authority, pki_directory, verify=config.verify_node_certificates
+        )
+        project_requests = await asyncio.to_thread(load_policy, config)
+        network, ca_certificate, authorizer = network_config(config), authority.pem.decode(), Authorizer(storage)
+        session_key = await asyncio.to_thread(load_session_key, pki_directory)
+        oauth_tokens = OAuthTokenAuthenticator(storage, _now)
+        providers = await asyncio.to_thread(load_providers, config)
+
+        def public_url() -> str:
+            """Return the URL of the server for users; empty until it listens."""
+            port = config.port or server.port
+            return config.master_public_url or (f"https://{config.advertise_address}:{port}" if port else "")
+
+        authorize = authorizer.allows if config.security_context_constraints else None
+        if authorize is None:
+            log.warning("security context constraints are off: whoever may create a pod in a project can own its node")
+        chain = AdmissionChain(admission_plugins(network.services, authorize))
+        creation = ObjectCreation(chain, _now, ca_certificate, authorize)
         runtime = ControllerRuntime(
             ControllerContext(
                 store=storage,
@@ -174,7 +149,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 public_url=public_url,
                 nodes=kubelet_client,
                 project_requests=project_requests,
-                auditor=Auditor(audit_log, await asyncio.to_thread(_audit_policy, config), _now),
+                auditor=Auditor(audit_log, await asyncio.to_thread(load_audit_policy, config), _now),
             ),
             Limits(per_user=config.max_connections_per_user),
         )

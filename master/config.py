@@ -15,6 +15,7 @@ import msgspec
 
 from api.network import types
 from master.allocators import SubnetPool, SubnetPools
+from reconcile.config_schema import ListenAddress, address_problems, problem
 
 DOMAIN_PATTERN = r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 HostBits = Annotated[int, msgspec.Meta(ge=2, le=30, description="host bits of each node's subnet; 9 is a /23")]
@@ -58,7 +59,7 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
         ),
     ] = ""
     health_address: Annotated[
-        str, msgspec.Meta(description="with kubeconfig: ADDRESS:PORT of /healthz, /readyz and /metrics")
+        ListenAddress, msgspec.Meta(description="with kubeconfig: ADDRESS:PORT of /healthz, /readyz and /metrics")
     ] = "127.0.0.1:10247"
     plugin: Annotated[
         Literal["ovs-multitenant", "ovs-subnet"],
@@ -97,7 +98,12 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
         msgspec.Meta(description="MTU of pods in bytes; unset: that of the underlay minus 50"),
     ] = None
     cluster_domain: Annotated[
-        str, msgspec.Meta(pattern=DOMAIN_PATTERN, description="DNS domain of the cluster, the same on all nodes")
+        str,
+        msgspec.Meta(
+            pattern=DOMAIN_PATTERN,
+            description="DNS domain of the cluster, the same on all nodes",
+            extra={"accepted": "a DNS domain in lower case such as cluster.local"},
+        ),
     ] = "cluster.local"
     dns_port: Annotated[
         int,
@@ -221,20 +227,25 @@ def parse_port_range(text: str) -> range:
 
 
 def _service_problems(settings: MasterConfig) -> Iterator[str]:
+    ports = settings.services_node_port_range
     try:
-        parse_port_range(settings.services_node_port_range)
+        parse_port_range(ports)
     except ValueError:
-        ports = settings.services_node_port_range
-        yield f"servicesNodePortRange is {ports!r}; FIRST-LAST between 1 and 65535, such as 30000-32767, is accepted"
+        yield problem(
+            "servicesNodePortRange", ports, "FIRST-LAST between 1 and 65535, such as 30000-32767, is accepted"
+        )
     for number, text in enumerate(settings.external_ip_network_cidrs):
         try:
             ipaddress.IPv4Network(text.removeprefix("!").strip())
-        except ValueError as error:
-            accepted = "an IPv4 network such as 203.0.113.0/24 is accepted, also after '!'"
-            yield f"externalIPNetworkCIDRs[{number}] is {text!r}: {error}; {accepted}"
+        except ValueError:
+            accepted = "an IPv4 network such as 203.0.113.0/24 is accepted, without host bits, also after '!'"
+            yield problem(f"externalIPNetworkCIDRs[{number}]", text, accepted)
 
 
-def _public_url_problems(url: str) -> Iterator[str]:
+def _address_problems(settings: MasterConfig) -> Iterator[str]:
+    yield from address_problems("listenAddress", (settings.listen_address,))
+    yield from address_problems("advertiseAddress", (settings.advertise_address,), version=4)
+    url = settings.master_public_url
     if not url:
         return
     try:
@@ -243,12 +254,13 @@ def _public_url_problems(url: str) -> Iterator[str]:
     except ValueError:
         is_valid = False
     if not is_valid or url != f"https://{parts.netloc}" or "@" in parts.netloc:
-        yield f"masterPublicURL is {url!r}; https://HOST or https://HOST:PORT is accepted, without a slash at the end"
+        accepted = "https://HOST or https://HOST:PORT is accepted, without a slash at the end"
+        yield problem("masterPublicURL", url, accepted)
 
 
 def config_problems(settings: MasterConfig) -> tuple[str, ...]:
     """Return what is wrong with the settings beyond their types, one sentence for each problem."""
-    problems = [*_service_problems(settings), *_public_url_problems(settings.master_public_url)]
+    problems = [*_service_problems(settings), *_address_problems(settings)]
     lengths = {"clusterNetwork": ("hostSubnetLength", settings.host_subnet_length)}
     texts = {"clusterNetwork": settings.cluster_network, "serviceNetwork": settings.service_network}
     if settings.ingress_ip_network_cidr:
@@ -261,24 +273,18 @@ def config_problems(settings: MasterConfig) -> tuple[str, ...]:
     for setting, text in texts.items():
         try:
             networks[setting] = ipaddress.IPv4Network(text)
-        except ValueError as error:
-            problems.append(f"{setting} is {text!r}: {error}; an IPv4 network such as 10.128.0.0/14 is accepted")
-    try:
-        ipaddress.IPv4Address(settings.advertise_address)
-    except ValueError:
-        problems.append(f"advertiseAddress is {settings.advertise_address!r}; an IPv4 address is accepted")
+        except ValueError:
+            accepted = "an IPv4 network such as 10.128.0.0/14 is accepted, without host bits"
+            problems.append(problem(setting, text, accepted))
     for setting, (field, bits) in lengths.items():
         network = networks.get(setting)
         if network is not None and bits > 32 - network.prefixlen:
-            problems.append(
-                f"{field} is {bits}, but {setting} {network} has only {32 - network.prefixlen} host bits; "
-                "at most that many are accepted"
-            )
+            accepted = f"at most {32 - network.prefixlen} is accepted, the host bits of {setting} {network}"
+            problems.append(problem(field, bits, accepted))
     for (name, network), (other_name, other_network) in itertools.combinations(networks.items(), 2):
         if network.overlaps(other_network):
-            problems.append(
-                f"{name} {network} and {other_name} {other_network} overlap; networks that do not overlap are accepted"
-            )
+            accepted = f"a network that does not overlap with {other_name} {other_network} is accepted"
+            problems.append(problem(name, str(network), accepted))
     return tuple(problems)
 
 

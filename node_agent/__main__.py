@@ -8,6 +8,7 @@ from pathlib import Path
 
 from api.client.kubeconfig import BadKubeconfig
 from node_agent.config import Settings
+from node_agent.config_files import file_problems
 from reconcile.config_file import load
 from reconcile.daemon import run
 from reconcile.errors import Refused
@@ -16,7 +17,7 @@ from reconcile.malloc import frozen_imports
 
 def main() -> int:
     """Run the command. Return its exit code."""
-    settings = load(Settings, "podlane-node-agent", "/etc/podlane/node-agent.yaml")
+    settings = load(Settings, "podlane-node-agent", "/etc/podlane/node-agent.yaml", file_problems=file_problems)
     Path(settings.state_dir).mkdir(parents=True, exist_ok=True)
     with frozen_imports():
         from node_agent.app import serve  # noqa: PLC0415

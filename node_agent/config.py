@@ -4,13 +4,16 @@ in camelCase without capitals for abbreviations (`clusterDns`). Pure.
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
 import msgspec
 
+from api.meta.names import dns_subdomain_error
 from node_agent.eviction.thresholds import HARD, BadThreshold, parse_soft_thresholds, parse_thresholds
 from node_agent.node import node_status
 from node_agent.node.node_status import AGENT_PORT
+from reconcile.config_schema import SECRET, ListenAddress, LogLevel, address_problems, problem
 
 BYTES = r"[0-9]+(\.[0-9]+)?(k|Ki|M|Mi|G|Gi|T|Ti)?"
 """Pattern of a quantity of bytes, as in Pods."""
@@ -50,9 +53,7 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         str, msgspec.Meta(description="directory of the pods' volumes and of submitted static pods")
     ] = "/var/lib/podlane/node-agent"
     docker_socket: Annotated[str, msgspec.Meta(description="unix socket of Docker")] = "/var/run/docker.sock"
-    network: Annotated[str, msgspec.Meta(pattern="^(sdn|cni|none)$", description="pod network: sdn, cni or none")] = (
-        "sdn"
-    )
+    network: Annotated[Literal["sdn", "cni", "none"], msgspec.Meta(description="pod network: sdn, cni or none")] = "sdn"
     cni_conf_dir: Annotated[str, msgspec.Meta(description="directory of *.conflist files of network cni")] = (
         "/etc/cni/net.d"
     )
@@ -64,10 +65,15 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         str, msgspec.Meta(description="directory of static pod manifests, or one manifest file")
     ] = "/etc/podlane/manifests"
     manifest_url: Annotated[
-        str, msgspec.Meta(pattern="^(https?://.+)?$", description="URL of static pod manifests; empty: none")
+        str,
+        msgspec.Meta(
+            pattern="^(https?://.+)?$",
+            description="URL of static pod manifests; empty: none",
+            extra={**SECRET, "accepted": "a URL with http or https"},
+        ),
     ] = ""
     manifest_url_headers: Annotated[
-        dict[str, str], msgspec.Meta(description="HTTP headers of requests to manifestUrl")
+        dict[str, str], msgspec.Meta(description="HTTP headers of requests to manifestUrl", extra=SECRET)
     ] = {}
     socket: Annotated[str, msgspec.Meta(description="unix socket on which root submits static pods")] = (
         "/run/podlane/node-agent.sock"
@@ -85,10 +91,26 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         msgspec.Meta(description="containers without a seccomp profile get Docker's default profile instead of none"),
     ] = True
     allowed_unsafe_sysctls: Annotated[
-        tuple[Annotated[str, msgspec.Meta(pattern=SYSCTL)], ...],
+        tuple[
+            Annotated[
+                str,
+                msgspec.Meta(
+                    pattern=SYSCTL,
+                    extra={"accepted": "a sysctl such as net.core.somaxconn, or a prefix with * at its end"},
+                ),
+            ],
+            ...,
+        ],
         msgspec.Meta(description="unsafe sysctls that pods may set, also as prefixes such as net.*"),
     ] = ()
-    cgroup_root: Annotated[str, msgspec.Meta(pattern="^/", description="cgroup that contains the pods' cgroups")] = "/"
+    cgroup_root: Annotated[
+        str,
+        msgspec.Meta(
+            pattern="^/",
+            description="cgroup that contains the pods' cgroups",
+            extra={"accepted": "an absolute path such as /podlane"},
+        ),
+    ] = "/"
     pod_pids_limit: Annotated[
         int, msgspec.Meta(ge=0, description="maximum number of processes and threads of a pod; 0: no limit")
     ] = 4096
@@ -101,7 +123,16 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     cpu_cfs_quota: Annotated[bool, msgspec.Meta(description="enforce CPU limits of containers")] = True
     max_pods: Annotated[int, msgspec.Meta(ge=1, description="maximum number of pods on the node")] = 110
     register_with_taints: Annotated[
-        tuple[Annotated[str, msgspec.Meta(pattern=TAINT)], ...],
+        tuple[
+            Annotated[
+                str,
+                msgspec.Meta(
+                    pattern=TAINT,
+                    extra={"accepted": "KEY=VALUE:EFFECT with NoSchedule, PreferNoSchedule or NoExecute"},
+                ),
+            ],
+            ...,
+        ],
         msgspec.Meta(description="taints with which the node registers, each KEY=VALUE:EFFECT"),
     ] = ()
     heartbeat_seconds: Annotated[float, msgspec.Meta(gt=0, description="interval of lease renewals in seconds")] = 10.0
@@ -110,12 +141,16 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     client_ca_file: Annotated[
         str, msgspec.Meta(description="CA of client certificates of the HTTPS server; empty: the CA of kubeconfig")
     ] = ""
-    health_address: Annotated[str, msgspec.Meta(description="listen address of /healthz, /readyz and /metrics")] = (
-        "127.0.0.1:10248"
-    )
+    health_address: Annotated[
+        ListenAddress, msgspec.Meta(description="listen address of /healthz, /readyz and /metrics")
+    ] = "127.0.0.1:10248"
     container_log_max_size: Annotated[
         str,
-        msgspec.Meta(pattern=f"^{BYTES}$", description="maximum size of a container's log file"),
+        msgspec.Meta(
+            pattern=f"^{BYTES}$",
+            description="maximum size of a container's log file",
+            extra={"accepted": "an amount of bytes such as 10Mi"},
+        ),
     ] = "10Mi"
     container_log_max_files: Annotated[
         int, msgspec.Meta(ge=2, description="number of log files kept for each container")
@@ -184,28 +219,36 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     runtime_request_timeout_seconds: Annotated[
         int, msgspec.Meta(ge=1, description="timeout in seconds of requests to Docker")
     ] = 120
-    log_level: Annotated[
-        str, msgspec.Meta(pattern="^(debug|info|warning|error)$", description="minimum level of log lines")
-    ] = "info"
+    log_level: Annotated[LogLevel, msgspec.Meta(description="minimum level of log lines")] = "info"
 
     def __post_init__(self) -> None:
-        """Validate combinations of settings. Raises ValueError."""
-        if bool(self.tls_cert_file) != bool(self.tls_private_key_file):
-            raise ValueError("tlsCertFile, tlsPrivateKeyFile: found one without the other; both or none is accepted")
-        if self.image_gc_low_threshold_percent > self.image_gc_high_threshold_percent:
-            bad_value = f"{self.image_gc_low_threshold_percent} above {self.image_gc_high_threshold_percent}"
-            raise ValueError(
-                f"imageGcLowThresholdPercent: found {bad_value}; no more than the high threshold is accepted"
-            )
+        """Validate what types and patterns do not. Raises ValueError with one line for each problem."""
+        if problems := tuple(_config_problems(self)):
+            raise ValueError("\n".join(problems))
+
+
+def _config_problems(settings: Settings) -> Iterator[str]:
+    if error := dns_subdomain_error(settings.node_name):
+        yield problem("nodeName", settings.node_name, error)
+    yield from address_problems("nodeIp", (settings.node_ip,))
+    yield from address_problems("address", (settings.address,))
+    for number, text in enumerate(settings.cluster_dns):
+        yield from address_problems(f"clusterDns[{number}]", (text,))
+    if bool(settings.tls_cert_file) != bool(settings.tls_private_key_file):
+        yield "tlsCertFile, tlsPrivateKeyFile: found one without the other; both or none is accepted"
+    low, high = settings.image_gc_low_threshold_percent, settings.image_gc_high_threshold_percent
+    if low > high:
+        yield f"imageGcLowThresholdPercent: found {low} above {high}; no more than the high threshold is accepted"
+    for path, text in (("kubeReserved", settings.kube_reserved), ("systemReserved", settings.system_reserved)):
         try:
-            node_status.parse_reserved(self.kube_reserved, self.system_reserved)
+            node_status.parse_reserved(text)
         except node_status.BadReservation as error:
-            raise ValueError(f"kubeReserved, systemReserved: {error}") from None
-        try:
-            parse_thresholds(self.eviction_hard)
-        except BadThreshold as error:
-            raise ValueError(f"evictionHard: {error}") from None
-        try:
-            parse_soft_thresholds(self.eviction_soft, self.eviction_soft_grace_period)
-        except BadThreshold as error:
-            raise ValueError(f"evictionSoft, evictionSoftGracePeriod: {error}") from None
+            yield f"{path}: {error}"
+    try:
+        parse_thresholds(settings.eviction_hard)
+    except BadThreshold as error:
+        yield f"evictionHard: {error}"
+    try:
+        parse_soft_thresholds(settings.eviction_soft, settings.eviction_soft_grace_period)
+    except BadThreshold as error:
+        yield f"evictionSoft, evictionSoftGracePeriod: {error}"

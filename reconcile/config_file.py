@@ -7,7 +7,7 @@ are camelCase in the file and kebab-case as flags. A flag overrides the file, an
 from __future__ import annotations
 
 import argparse
-import difflib
+import itertools
 import sys
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
@@ -16,6 +16,10 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 import yaml
+
+from reconcile import config_schema
+from reconcile.config_document import BadDocument, parse_document, read_document
+from reconcile.config_schema import MAX_PROBLEMS
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -34,12 +38,14 @@ def load(
     default_file: str,
     argv: list[str] | None = None,
     problems: Callable[[S], Iterable[str]] = _no_problems,
+    file_problems: Callable[[S], Iterable[str]] = _no_problems,
 ) -> S:
     """Read the settings of a daemon from its file and its flags.
 
     A missing `default_file` is no error; a missing `--config FILE` is one. `--check` prints the effective settings and
     exits with 0. Invalid settings exit with 2 and print one line for each problem. `problems(settings)` returns those
-    beyond the types of the settings.
+    beyond the types of the settings. `file_problems(settings)` returns those of files that the settings name and that
+    may still be made when the daemon starts; they are judged only with `--check`.
     """
     parser = _parser(kind, prog, default_file)
     flags = vars(parser.parse_args(argv))
@@ -49,9 +55,9 @@ def load(
     try:
         settings = merge(kind, _read(config, default_file), given_flags)
     except InvalidConfig as error:
-        _refuse(prog, str(error))
-    if found := "\n".join(problems(settings)):
-        _refuse(prog, found)
+        _refuse(prog, str(error).splitlines())
+    if lines := [*problems(settings), *(file_problems(settings) if check else ())]:
+        _refuse(prog, lines)
     if check:
         sys.stdout.write(yaml.safe_dump(msgspec.to_builtins(settings), sort_keys=False))
         raise SystemExit(0)
@@ -59,40 +65,26 @@ def load(
 
 
 def merge(kind: type[S], document: dict[str, Any], flags: dict[str, str]) -> S:
-    """Merge defaults, the document of a file and flags (camelCase name → text); the later ones override."""
-    known = {field.encode_name for field in msgspec.structs.fields(kind)}
-    problems = [_unknown(key, known) for key in document if key not in known]
+    """Merge defaults, the document of a file and flags (camelCase name → text); the later ones override.
+
+    Raises InvalidConfig.
+    """
+    texts = {field.encode_name for field in msgspec.structs.fields(kind) if config_schema.is_text(field.type)}
+    problems = []
+    merged = dict(document)
+    for key, text in flags.items():
+        try:
+            merged[key] = text if key in texts or not text else parse_document(text)
+        except BadDocument as error:
+            problems.append(f"{key}: {error}")
+            merged.pop(key, None)
+    problems += itertools.islice(config_schema.mismatches(kind, merged, noun="setting"), MAX_PROBLEMS)
     if problems:
         raise InvalidConfig("\n".join(problems))
-    merged = {**document, **{key: _scalar(text) for key, text in flags.items()}}
     try:
         return msgspec.convert(merged, kind)
     except msgspec.ValidationError as error:
-        raise InvalidConfig("\n".join(_mismatches(kind, merged)) or str(error)) from None
-
-
-def _mismatches(kind: type[msgspec.Struct], document: dict[str, Any]) -> list[str]:
-    problems = []
-    for field in msgspec.structs.fields(kind):
-        if field.encode_name not in document:
-            if field.required:
-                problems.append(f"{field.encode_name}: is missing")
-            continue
-        try:
-            msgspec.convert(document[field.encode_name], field.type)
-        except msgspec.ValidationError as error:
-            problems.append(f"{field.encode_name}: found {document[field.encode_name]!r}; {error}")
-    return problems
-
-
-def _unknown(key: str, known: set[str]) -> str:
-    near = difflib.get_close_matches(str(key), known, n=1)
-    hint = f'; did you mean "{near[0]}"?' if near else f"; known keys are {', '.join(sorted(known))}"
-    return f"{key}: is not a setting{hint}"
-
-
-def _scalar(text: str) -> Any:
-    return yaml.safe_load(text) if text else text
+        raise InvalidConfig(str(error)) from None
 
 
 def _read(config: str | None, default_file: str) -> dict[str, Any]:
@@ -100,11 +92,13 @@ def _read(config: str | None, default_file: str) -> dict[str, Any]:
     if config is None and not path.exists():
         return {}
     try:
-        document = yaml.safe_load(path.read_text()) or {}
-    except (OSError, yaml.YAMLError) as error:
-        raise InvalidConfig(f"{path}: {error}") from None
+        document = read_document(path)
+    except BadDocument as error:
+        raise InvalidConfig(str(error)) from None
+    if document is None:
+        return {}
     if not isinstance(document, dict):
-        raise InvalidConfig(f"{path}: found a {type(document).__name__}; a mapping of settings is accepted")
+        raise InvalidConfig(f"{path}: found {config_schema.kind_of(document)}; a mapping of settings is accepted")
     return document
 
 
@@ -124,10 +118,10 @@ def _parser(kind: type[msgspec.Struct], prog: str, default_file: str) -> argpars
 
 
 def _description(annotation: Any) -> str:
-    return next((meta.description or "" for meta in getattr(annotation, "__metadata__", ())), "")
+    return next((meta.description for meta in getattr(annotation, "__metadata__", ()) if meta.description), "")
 
 
-def _refuse(prog: str, text: str) -> NoReturn:
-    for line in text.splitlines():
-        sys.stderr.write(f"{prog}: {line}\n")
+def _refuse(prog: str, lines: Iterable[str]) -> NoReturn:
+    for line in lines:
+        sys.stderr.write(f"{prog}: {''.join(c if c.isprintable() else ' ' for c in line)}\n")
     raise SystemExit(2)

@@ -9,11 +9,12 @@ from reconcile.config_file import load
 from reconcile.daemon import run
 from reconcile.malloc import frozen_imports
 from sdn.config import Settings
+from sdn.config_files import file_problems
 
 
 def main() -> int:
     """Entry point of the command."""
-    settings = load(Settings, "podlane-sdn", "/etc/podlane/sdn.yaml")
+    settings = load(Settings, "podlane-sdn", "/etc/podlane/sdn.yaml", file_problems=file_problems)
     with frozen_imports():
         from sdn.app import serve  # noqa: PLC0415
     try:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
+
+from api.meta.names import dns_subdomain_error
+from reconcile.config_schema import ListenAddress, LogLevel, address_problems, problem
 
 DEFAULT_NODE_PORTS = 30000, 32767
 """The first and the last port of the default node port range."""
@@ -33,7 +37,10 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     state_dir: Annotated[str, msgspec.Meta(description="directory of saved DNS records")] = "/var/lib/podlane/sdn"
     ovs_rundir: Annotated[str, msgspec.Meta(description="directory of Open vSwitch's sockets")] = "/var/run/openvswitch"
     datapath_type: Annotated[
-        str, msgspec.Meta(pattern="^(auto|system|netdev)$", description="auto, system, netdev")
+        Literal["auto", "system", "netdev"],
+        msgspec.Meta(
+            description="system: the kernel's; netdev: in user space; auto: the kernel's if its module is loaded"
+        ),
     ] = "auto"
     cni_conf_dir: Annotated[
         str, msgspec.Meta(description="CNI configuration directory, usually /etc/cni/net.d; empty: write none")
@@ -46,18 +53,30 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         "/run/podlane/docker-network"
     )
     proxy_mode: Annotated[
-        str,
+        Literal["nftables", "userspace"],
         msgspec.Meta(
-            pattern="^(nftables|userspace)$",
             description="nftables: Open vSwitch and the kernel balance services; userspace: this daemon does",
         ),
     ] = "nftables"
     node_port_range: Annotated[
         str,
-        msgspec.Meta(pattern="^[0-9]{1,5}-[0-9]{1,5}$", description="first and last node port, as the master has it"),
+        msgspec.Meta(
+            pattern="^[0-9]{1,5}-[0-9]{1,5}$",
+            description="first and last node port, as the master has it",
+            extra={"accepted": "FIRST-LAST such as 30000-32767"},
+        ),
     ] = "30000-32767"
     pod_to_node_ports: Annotated[
-        tuple[Annotated[str, msgspec.Meta(pattern=f"^({ALL_PORTS}|[0-9]{{1,5}}/(tcp|udp|sctp))$")], ...],
+        tuple[
+            Annotated[
+                str,
+                msgspec.Meta(
+                    pattern=f"^({ALL_PORTS}|[0-9]{{1,5}}/(tcp|udp|sctp))$",
+                    extra={"accepted": f"PORT/tcp, PORT/udp, PORT/sctp or {ALL_PORTS}"},
+                ),
+            ],
+            ...,
+        ],
         msgspec.Meta(
             description="ports of nodes that pods may reach beside DNS, services and host ports, each PORT/PROTOCOL; "
             "all: every port"
@@ -68,35 +87,36 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
         msgspec.Meta(
             pattern=r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*)?$",
             description="domain of the cluster DNS at the gateway of pods; empty: no cluster DNS",
+            extra={"accepted": "a DNS domain in lower case such as cluster.local"},
         ),
     ] = "cluster.local"
     resolv_conf: Annotated[
         str, msgspec.Meta(description="resolv.conf with the upstream name servers for all other names")
     ] = "/etc/resolv.conf"
-    health_address: Annotated[str, msgspec.Meta(description="address for /healthz, /readyz and /metrics")] = (
+    health_address: Annotated[ListenAddress, msgspec.Meta(description="address for /healthz, /readyz and /metrics")] = (
         "127.0.0.1:10249"
     )
     resync_seconds: Annotated[float, msgspec.Meta(gt=0, description="longest time between two full comparisons")] = 30.0
-    log_level: Annotated[
-        str, msgspec.Meta(pattern="^(debug|info|warning|error)$", description="lowest level logged")
-    ] = "info"
+    log_level: Annotated[LogLevel, msgspec.Meta(description="lowest level logged")] = "info"
 
     def __post_init__(self) -> None:
-        """Validate what types and patterns do not. Raises ValueError."""
-        try:
-            IPv4Address(self.node_ip)
-        except ValueError:
-            raise ValueError(f"nodeIp: found {self.node_ip!r}; an IPv4 address is accepted") from None
-        first, last = _first_and_last_port(self.node_port_range)
-        if not 0 < first <= last < 1 << 16:
-            raise ValueError(
-                f"nodePortRange: found {self.node_port_range}; two ports from 1 to 65535 in this order are accepted"
-            )
-        for text in self.pod_to_node_ports:
-            if text == ALL_PORTS and len(self.pod_to_node_ports) > 1:
-                raise ValueError(f"podToNodePorts: found {ALL_PORTS} beside ports; one of both is accepted")
-            if text != ALL_PORTS and not 0 < _protocol_and_port(text)[1] < 1 << 16:
-                raise ValueError(f"podToNodePorts: found {text}; ports from 1 to 65535 are accepted")
+        """Validate what types and patterns do not. Raises ValueError with one line for each problem."""
+        if problems := tuple(_config_problems(self)):
+            raise ValueError("\n".join(problems))
+
+
+def _config_problems(settings: Settings) -> Iterator[str]:
+    if error := dns_subdomain_error(settings.node_name):
+        yield problem("nodeName", settings.node_name, error)
+    yield from address_problems("nodeIp", (settings.node_ip,), version=4)
+    first, last = _first_and_last_port(settings.node_port_range)
+    if not 0 < first <= last < 1 << 16:
+        yield problem("nodePortRange", settings.node_port_range, "two ports from 1 to 65535 in this order are accepted")
+    for number, text in enumerate(settings.pod_to_node_ports):
+        if text == ALL_PORTS and len(settings.pod_to_node_ports) > 1:
+            yield problem(f"podToNodePorts[{number}]", text, "it is accepted alone, and ports without it")
+        if text != ALL_PORTS and not 0 < _protocol_and_port(text)[1] < 1 << 16:
+            yield problem(f"podToNodePorts[{number}]", text, "ports from 1 to 65535 are accepted")
 
 
 @dataclass(frozen=True, slots=True)

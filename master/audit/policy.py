@@ -6,13 +6,16 @@ is recorded.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
 
 from master.auth.attributes import Attributes, PathAttributes, User
 from master.resources.group_resource import GroupResource
+from reconcile.config_schema import MAX_PROBLEMS, kind_of, mismatches, problem
 
 NONE, METADATA, REQUEST, REQUEST_RESPONSE = "None", "Metadata", "Request", "RequestResponse"
 LEVELS = (NONE, METADATA, REQUEST, REQUEST_RESPONSE)
@@ -41,7 +44,11 @@ NEVER_IN_CLEAR = frozenset(
 
 
 class InvalidPolicy(ValueError):
-    """The policy file cannot be used; the text says why."""
+    """A policy that cannot be used. `problems` are all its errors, one sentence for each."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
 
 
 class GroupResources(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True):
@@ -92,38 +99,46 @@ DEFAULT_POLICY = Policy(
 
 
 def parse_policy(document: Any) -> Policy:
-    """Return the policy in a document. Raises InvalidPolicy."""
-    try:
-        policy = msgspec.convert(document, Policy)
-    except msgspec.ValidationError as error:
-        raise InvalidPolicy(str(error)) from error
-    if (policy.api_version, policy.kind) != ("audit.k8s.io/v1", "Policy"):
-        raise InvalidPolicy(f"it is a {policy.kind} of {policy.api_version}; Policy of audit.k8s.io/v1 is accepted")
+    """Return the policy in a document. Raises InvalidPolicy with all its errors."""
+    if not isinstance(document, dict):
+        raise InvalidPolicy([f"the document: found {kind_of(document)}; a Policy is accepted"])
+    if problems := list(islice(mismatches(Policy, document), MAX_PROBLEMS)):
+        raise InvalidPolicy(problems)
+    policy = msgspec.convert(document, Policy)
+    problems = [
+        problem(path, found, f"{accepted} is accepted")
+        for path, found, accepted in (
+            ("apiVersion", policy.api_version, "audit.k8s.io/v1"),
+            ("kind", policy.kind, "Policy"),
+        )
+        if found != accepted
+    ]
     if not policy.rules:
-        raise InvalidPolicy("it has no rules; at least one is needed")
+        problems.append("rules: found an empty list; at least one rule is accepted")
+    problems += _choice_problems("omitStages", policy.omit_stages, STAGES)
     for number, rule in enumerate(policy.rules):
-        _check_rule(number, rule)
-    for stage in policy.omit_stages:
-        _check_value("omitStages", stage, STAGES)
+        problems += _rule_problems(f"rules[{number}]", rule)
+    if problems:
+        raise InvalidPolicy(problems[:MAX_PROBLEMS])
     return policy
 
 
-def _check_rule(number: int, rule: PolicyRule) -> None:
-    _check_value(f"rules[{number}].level", rule.level, LEVELS)
-    for stage in rule.omit_stages:
-        _check_value(f"rules[{number}].omitStages", stage, STAGES)
+def _rule_problems(path: str, rule: PolicyRule) -> Iterator[str]:
+    if rule.level not in LEVELS:
+        yield problem(f"{path}.level", rule.level, f"{', '.join(LEVELS)} are accepted")
+    yield from _choice_problems(f"{path}.omitStages", rule.omit_stages, STAGES)
     if rule.non_resource_urls and (rule.resources or rule.namespaces):
-        raise InvalidPolicy(f"rules[{number}] is about URLs and about resources; one of them is accepted")
-    for url in rule.non_resource_urls:
+        yield f"{path}: found nonResourceURLs beside resources or namespaces; one of both is accepted"
+    for number, url in enumerate(rule.non_resource_urls):
         if url != ANY and (not url.startswith("/") or ANY in url[:-1]):
-            raise InvalidPolicy(
-                f"rules[{number}].nonResourceURLs has {url!r}; a path is accepted, also with `*` at its end"
-            )
+            accepted = "a path such as /healthz is accepted, also with `*` at its end"
+            yield problem(f"{path}.nonResourceURLs[{number}]", url, accepted)
 
 
-def _check_value(path: str, found: str, accepted: tuple[str, ...]) -> None:
-    if found not in accepted:
-        raise InvalidPolicy(f"{path} is {found!r}; {', '.join(accepted)} are accepted")
+def _choice_problems(path: str, values: Sequence[str], accepted: tuple[str, ...]) -> Iterator[str]:
+    for number, value in enumerate(values):
+        if value not in accepted:
+            yield problem(f"{path}[{number}]", value, f"{', '.join(accepted)} are accepted")
 
 
 @dataclass(frozen=True, slots=True)

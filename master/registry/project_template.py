@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from api.meta.schema import INVALID, MISSING, FieldError, quoted
+from api.core.config import Secret
 from api.meta.types import StatusDetails
 from master.errors import StatusError
 from master.registry import decoding, strategy
@@ -21,6 +21,7 @@ from master.request_info import RequestInfo
 from master.resources.namespaces import PROJECTS
 from master.resources.resource import AnyResource
 from master.resources.scheme import SERVED
+from reconcile.config_schema import kind_of, problem, unknown_field
 
 Json = Any
 
@@ -39,11 +40,10 @@ _KINDS = {(resource.type.API_VERSION, resource.kind): resource for resource in S
 
 
 class BadTemplate(ValueError):
-    """A template that cannot be used. `problems` are all its errors."""
+    """A template that cannot be used. `problems` are all its errors, one sentence for each."""
 
-    def __init__(self, problems: Sequence[FieldError]) -> None:
-        noun = "problem" if len(problems) == 1 else "problems"
-        super().__init__(f"{len(problems)} {noun}: " + "; ".join(map(str, problems)))
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__("\n".join(problems))
         self.problems = tuple(problems)
 
 
@@ -96,26 +96,24 @@ def _text(text: str, values: Mapping[str, str]) -> str:
 
 def parse_template(document: Json) -> ProjectTemplate:
     """Return the template in a document. Raises BadTemplate with all its errors."""
-    problems: list[FieldError] = []
+    problems: list[str] = []
     if not isinstance(document, dict):
-        raise BadTemplate([FieldError("", quoted(document), "a Template or a List is accepted")])
+        raise BadTemplate([f"the document: found {kind_of(document)}; a Template or a List is accepted"])
     key = _VERSION_AND_LISTS.get((str(document.get("apiVersion")), str(document.get("kind"))))
     if key is None:
-        found = quoted(f"{document.get('apiVersion')} {document.get('kind')}")
         accepted = " and ".join(f"{kind} of {version}" for version, kind in _VERSION_AND_LISTS)
-        raise BadTemplate([FieldError("kind", found, f"{accepted} are accepted")])
+        raise BadTemplate([problem("kind", _version_and_kind(document), f"{accepted} are accepted")])
     known = {"apiVersion", "kind", "metadata", "message", "labels", "parameters", key}
-    problems += (FieldError(name, "given", "is not a field of a template") for name in document if name not in known)
+    problems += (unknown_field("", name, known) for name in document if name not in known)
     parameters = dict(_parameters(document.get("parameters"), problems))
     entries = document.get(key)
     if not isinstance(entries, list) or not 0 < len(entries) <= MAX_OBJECTS:
-        raise BadTemplate(
-            [*problems, FieldError(key, quoted(entries)[:64], f"1 to {MAX_OBJECTS} objects are accepted")]
-        )
+        shown = f"a list of {len(entries)}" if isinstance(entries, list) else kind_of(entries)
+        raise BadTemplate([*problems, f"{key}: found {shown}; a list of 1 to {MAX_OBJECTS} objects is accepted"])
     objects = [parsed for index, entry in enumerate(entries) if (parsed := _object(f"{key}[{index}]", entry, problems))]
     projects = [each for each in objects if each.resource is PROJECTS]
     if len(projects) != 1:
-        problems.append(FieldError(key, f"{len(projects)} Projects", "exactly one Project is accepted"))
+        problems.append(f"{key}: found {len(projects)} Projects; exactly one is accepted")
     if problems:
         raise BadTemplate(problems)
     template = ProjectTemplate(
@@ -127,50 +125,52 @@ def parse_template(document: Json) -> ProjectTemplate:
     return template
 
 
-def _parameters(entries: Json, problems: list[FieldError]) -> Iterator[tuple[str, str]]:
+def _version_and_kind(document: Mapping[str, Json]) -> str:
+    return f"{document.get('apiVersion')} {document.get('kind')}"
+
+
+def _parameters(entries: Json, problems: list[str]) -> Iterator[tuple[str, str]]:
     """Yield name and value of the parameters that requests do not give."""
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
         path = f"parameters[{index}]"
         name = entry.get("name") if isinstance(entry, dict) else None
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z0-9_]+", name):
-            problems.append(FieldError(f"{path}.name", quoted(name), "letters, digits and `_` are accepted"))
+            problems.append(problem(f"{path}.name", name, "letters, digits and `_` are accepted"))
         elif entry.get("generate") or entry.get("from"):
-            problems.append(FieldError(f"{path}.generate", quoted(entry.get("generate")), "a value is accepted"))
+            problems.append(problem(f"{path}.generate", entry.get("generate"), "a value is accepted instead"))
         elif name not in REQUEST_PARAMETERS:
             value = entry.get("value")
             if isinstance(value, str):
                 yield name, value
             else:
+                # A parameter may be a password: its value is not shown.
                 accepted = f"a text is accepted; requests give only {', '.join(REQUEST_PARAMETERS)}"
-                problems.append(FieldError(f"{path}.value", quoted(value), accepted))
+                problems.append(f"{path}.value: found {kind_of(value)}; {accepted}")
     if entries is not None and not isinstance(entries, list):
-        problems.append(FieldError("parameters", quoted(entries), "a list is accepted"))
+        problems.append(f"parameters: found {kind_of(entries)}; a list is accepted")
 
 
-def _object(path: str, entry: Json, problems: list[FieldError]) -> TemplateObject | None:
-    if not isinstance(entry, dict) or not isinstance(entry.get("metadata"), dict):
-        problems.append(FieldError(path, quoted(entry)[:64], "an object with metadata is accepted"))
+def _object(path: str, entry: Json, problems: list[str]) -> TemplateObject | None:
+    meta = entry.get("metadata") if isinstance(entry, dict) else None
+    if not isinstance(entry, dict) or not isinstance(meta, dict):
+        place, value = (f"{path}.metadata", meta) if isinstance(entry, dict) else (path, entry)
+        problems.append(f"{place}: found {kind_of(value)}; an object with metadata is accepted")
         return None
-    version, kind, meta = entry.get("apiVersion"), entry.get("kind"), entry["metadata"]
+    version, kind = entry.get("apiVersion"), entry.get("kind")
     resource = _KINDS.get((version, kind)) if isinstance(version, str) and isinstance(kind, str) else None
     if resource is None or "create" not in resource.verbs:
-        problems.append(
-            FieldError(f"{path}.kind", quoted(f"{version} {kind}"), "a kind that can be created is accepted")
-        )
+        problems.append(problem(f"{path}.kind", _version_and_kind(entry), "a kind that can be created is accepted"))
         return None
     if resource is PROJECTS:
         if meta.get("name") != f"${{{PROJECT_NAME}}}":
-            problems.append(
-                FieldError(f"{path}.metadata.name", quoted(meta.get("name")), f"${{{PROJECT_NAME}}} is accepted")
-            )
+            problems.append(problem(f"{path}.metadata.name", meta.get("name"), f"${{{PROJECT_NAME}}} is accepted"))
     elif not resource.namespaced:
-        accepted = "a Project and objects in it are accepted"
-        problems.append(FieldError(f"{path}.kind", quoted(kind), accepted))
+        problems.append(problem(f"{path}.kind", kind, "a Project and objects in it are accepted"))
     elif meta.get("namespace") not in (None, f"${{{PROJECT_NAME}}}"):
         accepted = f"${{{PROJECT_NAME}}} is accepted, and the default"
-        problems.append(FieldError(f"{path}.metadata.namespace", quoted(meta["namespace"]), accepted))
+        problems.append(problem(f"{path}.metadata.namespace", meta["namespace"], accepted))
     if not meta.get("name"):
-        problems.append(FieldError(f"{path}.metadata.name", quoted(meta.get("name")), "a name is required", MISSING))
+        problems.append(problem(f"{path}.metadata.name", meta.get("name"), "a name is accepted"))
     return TemplateObject(path, resource, entry)
 
 
@@ -186,19 +186,19 @@ EXAMPLE = {
 _EXAMPLE_TIME = datetime.datetime.fromtimestamp(0, datetime.UTC)
 
 
-def _example_problems(template: ProjectTemplate) -> Iterator[FieldError]:
+def _example_problems(template: ProjectTemplate) -> Iterator[str]:
     """Yield the errors of the objects, as they are for an example of a request."""
     for each in (template.project, *template.objects):
         try:
             document = template.expand(each, EXAMPLE)
         except ValueError as error:
-            yield FieldError(each.path, "given", f"`${{{{NAME}}}}` stands for JSON: {error}")
+            yield f"{each.path}: found a value for `${{{{NAME}}}}` that is no JSON ({error}); JSON is accepted"
             continue
         try:
             obj = decode(each, document, EXAMPLE[PROJECT_NAME])
             strategy.validate(each.resource, strategy.prepare_create(each.resource, obj, "", _EXAMPLE_TIME))
         except StatusError as error:
-            yield from _problems(each.path, error)
+            yield from _problems(each, error)
 
 
 def decode(template_object: TemplateObject, document: Json, project: str) -> Any:
@@ -208,13 +208,17 @@ def decode(template_object: TemplateObject, document: Json, project: str) -> Any
     return decoding.decode_object(info, document, "Strict").object
 
 
-def _problems(path: str, error: StatusError) -> Iterator[FieldError]:
+def _problems(template_object: TemplateObject, error: StatusError) -> Iterator[str]:
     details: StatusDetails | None = error.status.details
     causes = details.causes if details is not None else ()
     for cause in causes:
-        yield FieldError(f"{path}.{cause.field}", "given", cause.message, cause.reason or INVALID)
+        message = cause.message
+        if template_object.resource.kind == Secret.KIND:
+            # The message quotes what was found.
+            message = f"found a value that is not shown; {message.rpartition(': ')[2]}"
+        yield f"{template_object.path}.{cause.field}: {message}"
     if not causes:
-        yield FieldError(path, "given", error.status.message)
+        yield f"{template_object.path}: {error.status.message}"
 
 
 def values_of(name: str, display_name: str, description: str, user: str) -> Mapping[str, str]:

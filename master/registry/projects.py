@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from api.codec import yaml
 from api.core.node import Namespace
 from api.meta import names
 from api.meta.schema import FieldError, quoted, without_nulls
@@ -42,6 +41,7 @@ from master.resources.namespaces import (
     ProjectRequest,
 )
 from master.storage.interface import Key, Storage, Transaction
+from reconcile.config_document import BadDocument, read_document
 from reconcile.errors import Refused
 
 RESERVED_NAMES = ("openshift", "kubernetes", "kube")
@@ -68,15 +68,17 @@ class ProjectRequestPolicy:
 
 
 def load_policy(config: MasterConfig) -> ProjectRequestPolicy:
-    """Return the policy of the configuration, with the template in its file. Raises Refused."""
+    """Return the policy of the configuration, with the template in its file.
+
+    Raises Refused with one line for each problem.
+    """
     path = Path(config.project_request_template or BUILTIN_TEMPLATE)
     try:
-        document = yaml.parse_one(path.read_text())
-        if document.errors:
-            raise BadTemplate(document.errors)
-        template = parse_template(document.value)
-    except (OSError, UnicodeDecodeError, BadTemplate) as error:
-        raise Refused(f"projectRequestTemplate {path}: {error}") from error
+        template = parse_template(read_document(path))
+    except BadDocument as error:
+        raise Refused(f"projectRequestTemplate: {error}") from error
+    except BadTemplate as error:
+        raise Refused("\n".join(f"projectRequestTemplate: {path}: {text}" for text in error.problems)) from error
     return ProjectRequestPolicy(template, config.project_request_message, config.max_projects_per_user)
 
 

@@ -81,6 +81,9 @@ class RevisionLog:
                 self._db.close()
                 raise
         except (sqlite3.Error, OSError) as error:
+            if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY:
+                text = f"store {path} is in use by another process; one master at a time is accepted for a stateDir"
+                raise NotReady(text) from error
             raise NotReady(f"store {path} cannot be opened: {error}") from error
 
     def _prepare(self) -> None:

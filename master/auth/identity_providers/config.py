@@ -7,7 +7,7 @@ Source: `oauthConfig.identityProviders` of the master configuration of OpenShift
 from __future__ import annotations
 
 import datetime
-import difflib
+import itertools
 import logging
 import re
 import ssl
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from cryptography import x509
@@ -43,6 +43,9 @@ from master.auth.identity_providers.provider import (
 )
 from master.auth.identity_providers.remote import RemoteClient
 from master.auth.identity_providers.request_header import HeaderNames, RequestHeaderProvider
+from reconcile import config_schema
+from reconcile.config_document import unreadable_file
+from reconcile.config_schema import MAX_PROBLEMS, problem
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +78,7 @@ class HTPasswdConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     file: str
 
 
-Secret = str | dict[str, str]
+Secret = Annotated[str | dict[str, str], msgspec.Meta(extra={"secret": True, "accepted": "a text or {file: PATH}"})]
 """A text, or `{file: PATH}`: the file that has it. A line feed at its end is not part of it."""
 
 
@@ -149,36 +152,35 @@ class _Reader:
     """Reads forms and files, and collects the problems by path."""
 
     directory: Path
-    found: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
 
     def add(self, path: str, text: str) -> None:
         """Add a problem to those found."""
-        self.found.append(f"{path}: {text}")
+        self.problems.append(f"{path}: {text}")
+
+    def reject(self, path: str, value: object, accepted: str) -> None:
+        """Add the problem of a value: what was found, and what is accepted."""
+        self.problems.append(problem(path, value, accepted))
 
     def file(self, path: str, name: str) -> Path | None:
         """Return the path of a file that can be read; None after adding the problem."""
         file = self.directory / name
-        try:
-            if not file.is_file():
-                self.add(path, f"found {name!r}, which is no file; the path of a file is accepted")
-                return None
-            with file.open("rb"):
-                return file
-        except (OSError, ValueError) as error:
-            self.add(path, f"found {name!r}: {error}; the path of a file that can be read is accepted")
-            return None
+        unreadable = tuple(unreadable_file(path, file))
+        self.problems += unreadable
+        return None if unreadable else file
 
     def secret(self, path: str, value: Secret) -> str:
         """Return a secret; an empty text after adding the problem."""
         if isinstance(value, str):
             return value
         if set(value) != {"file"}:
-            self.add(path, f"found a mapping with {', '.join(sorted(value)) or 'nothing'}; {{file: PATH}} is accepted")
+            # The keys are not shown: a password that begins with a brace is a mapping, too.
+            self.reject(path, value, "a text or {file: PATH} is accepted")
         elif (file := self.file(f"{path}.file", value["file"])) is not None:
-            with self.file_errors(f"{path}.file"):
+            with self.file_errors(f"{path}.file", "a text is accepted in UTF-8"):
                 if secret := file.read_text().rstrip("\r\n"):
                     return secret
-                self.add(f"{path}.file", f"the file {value['file']!r} is empty")
+                self.add(f"{path}.file", f"found the empty file {str(file)!r}; a file with one line is accepted")
         return ""
 
     def tls(self, path: str, ca: str, certificate: str = "", key: str = "") -> ssl.SSLContext:
@@ -187,51 +189,35 @@ class _Reader:
         found = {name: self.file(f"{path}.{name}", file) for name, file in files.items() if file}
         context = ssl.create_default_context() if not ca else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         if authorities := found.get("ca"):
-            with self.file_errors(f"{path}.ca"):
+            with self.file_errors(f"{path}.ca", "CA certificates are accepted as PEM"):
                 context.load_verify_locations(authorities)
         if bool(certificate) != bool(key):
-            self.add(path, "has one of certFile and keyFile; both or neither are accepted")
+            self.add(path, "found one of certFile and keyFile; both or neither are accepted")
         elif (certificate_file := found.get("certFile")) and (key_file := found.get("keyFile")):
-            with self.file_errors(f"{path}.certFile"):
+            with self.file_errors(f"{path}.certFile", _KEY_PAIR):
                 context.load_cert_chain(certificate_file, key_file, password="")
         return context
 
     def https_url(self, path: str, url: str) -> None:
         """Add a problem if a URL is not https."""
         if not is_https_url(url):
-            self.add(path, f"found {url!r:.200}; an https URL is accepted, without credentials and fragment")
+            self.reject(path, url, "an https URL is accepted, without credentials and fragment")
 
     @contextmanager
-    def file_errors(self, path: str) -> Iterator[None]:
+    def file_errors(self, path: str, accepted: str) -> Iterator[None]:
         """Add the errors of reading a file."""
         try:
             yield
         except (OSError, ValueError) as error:
-            self.add(path, f"the file cannot be used: {error}")
+            # Only the reason: the text of an error may quote the file.
+            reason = error.reason if isinstance(error, ssl.SSLError) else getattr(error, "strerror", None)
+            self.add(path, f"found a file that cannot be used ({reason or 'it has another form'}); {accepted}")
 
-    def convert(self, path: str, document: object, kind: type[P], ignored: frozenset[str] = frozenset()) -> P | None:
-        """Return a document as a form, without its ignored keys; None after adding the problems of each field."""
-        if not isinstance(document, Mapping):
-            self.add(path, f"found {document!r:.80}; a mapping is accepted")
-            return None
-        before = len(self.found)
-        fields = {field.encode_name: field for field in msgspec.structs.fields(kind)}
-        for key in document:
-            if key not in fields and key not in ignored:
-                near = difflib.get_close_matches(str(key), fields, n=1)
-                hint = f'did you mean "{near[0]}"?' if near else f"known fields are {', '.join(fields) or 'none'}"
-                self.add(f"{path}.{key}", f"is not a field; {hint}")
-        for key, declared in fields.items():
-            if key in document:
-                try:
-                    msgspec.convert(document[key], declared.type)
-                except msgspec.ValidationError as error:
-                    self.add(f"{path}.{key}", str(error))
-            elif declared.required:
-                self.add(f"{path}.{key}", "is missing")
-        if len(self.found) > before:
-            return None
-        return msgspec.convert({key: document[key] for key in document if key in fields}, kind)
+    def convert(self, path: str, document: object, kind: type[P]) -> P | None:
+        """Return a document as a form; None after adding the problems of each field."""
+        mismatches = tuple(itertools.islice(config_schema.mismatches(kind, document, path), MAX_PROBLEMS))
+        self.problems += mismatches
+        return None if mismatches else msgspec.convert(document, kind)
 
 
 def _allow_all(name: str, _config: NoFieldsConfig, _path: str, _reader: _Reader) -> Authenticator:
@@ -256,7 +242,7 @@ def _basic_auth(name: str, config: BasicAuthConfig, path: str, reader: _Reader) 
 def _keystone(name: str, config: KeystoneConfig, path: str, reader: _Reader) -> Authenticator:
     reader.https_url(f"{path}.url", config.url)
     if not config.domain_name:
-        reader.add(f"{path}.domainName", "is empty; the name of a domain is accepted, such as Default")
+        reader.reject(f"{path}.domainName", "", "the name of a domain is accepted, such as Default")
     client = RemoteClient(reader.tls(path, config.ca, config.cert_file, config.key_file))
     return KeystoneProvider(
         name, config.url, config.domain_name, client, use_keystone_identity=config.use_keystone_identity
@@ -267,37 +253,34 @@ def _ldap(name: str, config: LDAPConfig, path: str, reader: _Reader) -> Authenti
     names = reader.convert(f"{path}.attributes", config.attributes, AttributeNames)
     bind_password = reader.secret(f"{path}.bindPassword", config.bind_password)
     if bool(config.bind_dn) != bool(config.bind_password):
-        reader.add(path, "has one of bindDN and bindPassword; both or neither are accepted")
+        reader.add(path, "found one of bindDN and bindPassword; both or neither are accepted")
     if config.insecure and (config.ca or config.url.startswith("ldaps:")):
-        reader.add(f"{path}.insecure", "is true, but ca and ldaps URLs are for TLS; false is accepted with them")
+        reader.reject(f"{path}.insecure", True, "false is accepted with ca and with an ldaps URL, which are for TLS")
     tls = None if config.insecure else reader.tls(path, config.ca)
     try:
         url = parse_url(config.url)
     except ValueError as error:
-        reader.add(f"{path}.url", f"found {config.url!r:.200}: {error}")
+        reader.reject(f"{path}.url", config.url, str(error))
         return None
     if names is None:
         return None
     if not names.id:
-        reader.add(f"{path}.attributes.id", "is empty; at least one attribute is needed, such as dn")
+        reader.add(f"{path}.attributes.id", "found an empty list; at least one attribute is accepted, such as dn")
     for attribute in names.requested():
         if not is_attribute(attribute):
-            reader.add(f"{path}.attributes", f"found {attribute!r:.80}; names of attributes are accepted")
-    if config.insecure:
-        log.warning("identity provider sends passwords without TLS", extra={"provider": name})
+            reader.reject(f"{path}.attributes", attribute, "names of attributes are accepted, such as uid")
     return LDAPProvider(name, Directory(url, tls, config.bind_dn, bind_password), names)
 
 
 def _request_header(name: str, config: RequestHeaderConfig, path: str, reader: _Reader) -> Authenticator:
     for field_name, url in (("loginURL", config.login_url), ("challengeURL", config.challenge_url)):
         if url and (not _PLACEHOLDER.search(url) or not is_https_url(_PLACEHOLDER.sub("x", url))):
-            accepted = "an https URL with ${url} or ${query} is accepted"
-            reader.add(f"{path}.{field_name}", f"found {url!r:.200}; {accepted}")
+            reader.reject(f"{path}.{field_name}", url, "an https URL with ${url} or ${query} is accepted")
     if not any(config.headers):
-        reader.add(f"{path}.headers", "is empty; at least one header is needed, such as X-Remote-User")
+        reader.add(f"{path}.headers", "found an empty list; at least one header is accepted, such as X-Remote-User")
     authorities: tuple[x509.Certificate, ...] = ()
     if (file := reader.file(f"{path}.clientCA", config.client_ca)) is not None:
-        with reader.file_errors(f"{path}.clientCA"):
+        with reader.file_errors(f"{path}.clientCA", "CA certificates are accepted as PEM"):
             authorities = tuple(x509.load_pem_x509_certificates(file.read_bytes()))
     names = HeaderNames(config.headers, config.preferred_username_headers, config.name_headers, config.email_headers)
     common_names = frozenset(config.client_common_names)
@@ -314,7 +297,7 @@ def _openid(name: str, config: OpenIDConfig, path: str, reader: _Reader) -> Auth
     claims = reader.convert(f"{path}.claims", config.claims, ClaimNames)
     urls = None
     if (config.urls is None) == (not config.issuer):
-        reader.add(path, "has both or none of issuer and urls; one of them is accepted")
+        reader.add(path, "found both or none of issuer and urls; one of them is accepted")
     elif config.urls is None:
         reader.https_url(f"{path}.issuer", config.issuer)
     elif (urls := reader.convert(f"{path}.urls", config.urls, OpenIDURLsConfig)) is not None:
@@ -324,9 +307,10 @@ def _openid(name: str, config: OpenIDConfig, path: str, reader: _Reader) -> Auth
     secret = reader.secret(f"{path}.clientSecret", config.client_secret)
     for field_name, value in (("clientID", config.client_id), ("clientSecret", config.client_secret)):
         if not value:
-            reader.add(f"{path}.{field_name}", "is empty; the value from the registration at the provider is needed")
+            reader.reject(f"{path}.{field_name}", "", "the value from the registration at the provider is accepted")
     for parameter in sorted(REQUEST_PARAMETERS & config.extra_authorize_parameters.keys()):
-        reader.add(f"{path}.extraAuthorizeParameters.{parameter}", "is set by the master; others are accepted")
+        accepted = f"parameters except {', '.join(sorted(REQUEST_PARAMETERS))} are accepted"
+        reader.add(f"{path}.extraAuthorizeParameters", f"found {parameter}, which the master sets; {accepted}")
     tls = reader.tls(path, config.ca)
     if claims is None:
         return None
@@ -357,16 +341,19 @@ KINDS = {
 
 _NAME = re.compile(r"(?!\.{1,2}\Z)[^:/%\s\x00-\x1f\x7f]{1,253}")
 _PLACEHOLDER = re.compile(r"\$\{(?:url|server-relative-url|query)\}")
+_KEY_PAIR = "a certificate is accepted as PEM, and in keyFile its key without a password"
 _TYPE_META = frozenset(("apiVersion", "kind"))
 
 
 def load_identity_providers(documents: Sequence[object], directory: Path) -> tuple[IdentityProvider, ...]:
-    """Return the identity providers as `read_identity_providers`, and warn of those that accept everybody."""
+    """Return the identity providers as `read_identity_providers`, and warn of those that are not safe."""
     providers = read_identity_providers(documents, directory)
     for provider in providers:
         if isinstance(provider.authenticator, AllowAllProvider):
             text = "identity provider accepts every password: everybody can be anybody"
             log.warning(text, extra={"provider": provider.name})
+        if isinstance(provider.authenticator, LDAPProvider) and not provider.authenticator.uses_tls:
+            log.warning("identity provider sends passwords without TLS", extra={"provider": provider.name})
     return providers
 
 
@@ -384,29 +371,31 @@ def read_identity_providers(documents: Sequence[object], directory: Path) -> tup
         if config is None:
             continue
         if not _NAME.fullmatch(config.name):
-            reader.add(f"{path}.name", f"found {config.name!r:.80}; 253 characters except ':', '/', '%' and spaces")
+            accepted = "1 to 253 characters except ':', '/', '%' and spaces are accepted, and neither '.' nor '..'"
+            reader.reject(f"{path}.name", config.name, accepted)
         elif config.name in names:
-            reader.add(f"{path}.name", f"found {config.name!r} again; each provider needs a name of its own")
+            reader.reject(f"{path}.name", config.name, "a name that no other provider has is accepted")
         names.add(config.name)
         if (authenticator := _authenticator(config, f"{path}.provider", reader)) is not None:
             providers[path] = IdentityProvider(
                 config.name, config.challenge, config.login, config.mapping_method, authenticator
             )
     _check_challengers(providers, reader)
-    if reader.found:
-        raise InvalidIdentityProviders("\n".join(reader.found))
+    if reader.problems:
+        raise InvalidIdentityProviders("\n".join(reader.problems))
     return tuple(providers.values())
 
 
 def _authenticator(config: IdentityProviderConfig, path: str, reader: _Reader) -> Authenticator | None:
     api_version, kind_name = config.provider.get("apiVersion"), config.provider.get("kind")
     if api_version != "v1":
-        reader.add(f"{path}.apiVersion", f"found {api_version!r:.80}; v1 is accepted")
+        reader.reject(f"{path}.apiVersion", api_version, "v1 is accepted")
     kind = KINDS.get(kind_name) if isinstance(kind_name, str) else None
     if kind is None:
-        reader.add(f"{path}.kind", f"found {kind_name!r:.80}; {', '.join(KINDS)} are accepted")
+        reader.reject(f"{path}.kind", kind_name, f"{', '.join(KINDS)} are accepted")
         return None
-    form = reader.convert(path, config.provider, kind.form, ignored=_TYPE_META)
+    fields = {key: value for key, value in config.provider.items() if key not in _TYPE_META}
+    form = reader.convert(path, fields, kind.form)
     return None if form is None else kind.build(config.name, form, path, reader)
 
 
@@ -416,12 +405,14 @@ def _check_challengers(providers: Mapping[str, IdentityProvider], reader: _Reade
     for path, provider in providers.items():
         authenticator = provider.authenticator
         if isinstance(authenticator, OpenIDProvider) and provider.is_challenge:
-            reader.add(f"{path}.challenge", "is true; OpenID needs a browser, so only login is accepted")
+            reader.reject(f"{path}.challenge", True, "false is accepted, because OpenID needs a browser")
         if isinstance(authenticator, RequestHeaderProvider):
+            accepted = "an https URL with ${url} or ${query} is accepted"
             if provider.is_challenge and not authenticator.challenge_url:
-                reader.add(f"{path}.provider.challengeURL", "is missing; with challenge it is needed")
+                reader.add(f"{path}.provider.challengeURL", f"is missing, with challenge; {accepted}")
             if provider.is_login and not authenticator.login_url:
-                reader.add(f"{path}.provider.loginURL", "is missing; with login it is needed")
+                reader.add(f"{path}.provider.loginURL", f"is missing, with login; {accepted}")
             if provider.is_challenge and len(challengers) > 1:
                 others = ", ".join(other for other in challengers if other != path)
-                reader.add(f"{path}.challenge", f"is true, as for {others}; a redirect is accepted alone")
+                accepted = f"false is accepted with a challenge of {others}, because a redirect must be the only one"
+                reader.reject(f"{path}.challenge", True, accepted)

@@ -16,14 +16,16 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import bcrypt
 
 from master.auth.identity_providers.bounded_threads import BoundedThreads, bcrypt_threads
 from master.auth.identity_providers.provider import ProviderError, ProviderIdentity, encoded_credentials
+from reconcile.config_schema import MAX_PROBLEMS
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ MAX_BCRYPT_BYTES = 72
 MAX_WAITING_CHECKS = 32
 
 _BCRYPT = re.compile(rb"\$2[aby]\$(\d\d)\$[./A-Za-z0-9]{53}")
+_APR1 = re.compile(rb"\$apr1\$[^$]{0,8}\$[./A-Za-z0-9]{22}")
+_SHA = re.compile(rb"\{SHA\}[A-Za-z0-9+/]{27}=")
 _DUMMY_BCRYPT_TAIL = b"abcdefghijklmnopqrstuu" + b"." * 31
 _DUMMY_APR1 = b"$apr1$saltsalt$" + b"." * 22
 _APR1_ALPHABET = b"./0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
@@ -147,6 +151,30 @@ def parse_password_file(content: bytes) -> tuple[PasswordFile, list[str]]:
     return parsed, [f"{text}: {', '.join(map(str, lines[:10]))}" for text, lines in found if lines]
 
 
+def password_file_problems(content: bytes) -> Iterator[str]:
+    """Yield what is wrong with a file, by lines. A sentence has no part of a hash."""
+    if len(content) > MAX_FILE_BYTES:
+        yield f"found more than {MAX_FILE_BYTES} bytes; a smaller file is accepted"
+        return
+    first_lines: dict[bytes, int] = {}
+    for number, line in enumerate(content.split(b"\n"), 1):
+        name, colon, hashed = line.strip().partition(b":")
+        if not line.strip():
+            continue
+        if not colon or not name:
+            yield f"line {number}: found no name before a colon; NAME:HASH is accepted"
+        elif name in first_lines:
+            yield f"line {number}: found the name of line {first_lines[name]}; each name is accepted once"
+        elif not _has_known_form(hashed):
+            accepted = f"bcrypt (htpasswd -B) up to the cost {MAX_BCRYPT_COST}, Apache's MD5 (-m) and SHA-1 (-s)"
+            yield f"line {number}: found a hash of another form; {accepted} are accepted"
+        first_lines.setdefault(name, number)
+
+
+def _has_known_form(hashed: bytes) -> bool:
+    return bcrypt_cost(hashed) > 0 or _APR1.fullmatch(hashed) is not None or _SHA.fullmatch(hashed) is not None
+
+
 class HTPasswdProvider:
     """Checks passwords with the file. A changed file is read again at the next check."""
 
@@ -156,6 +184,15 @@ class HTPasswdProvider:
         self._lock = threading.Lock()
         self._version: tuple[int, int, int] | None = None
         self._file = PasswordFile()
+
+    def file_problems(self) -> tuple[str, ...]:
+        """Return what is wrong with the file now. Logins do not depend on it."""
+        try:
+            with self._path.open("rb") as file:
+                content = file.read(MAX_FILE_BYTES + 1)
+        except OSError as error:
+            return (f"{self._path}: cannot be read: {error.strerror}; a file of htpasswd is accepted",)
+        return tuple(f"{self._path}: {problem}" for problem in islice(password_file_problems(content), MAX_PROBLEMS))
 
     async def authenticate_password(self, username: str, password: str) -> ProviderIdentity | None:
         """Return the identity; None if the name or the password is wrong. Raises ProviderError.

@@ -181,6 +181,11 @@ class LDAPProvider:
         self._timeout = timeout
         self._logins = 0
 
+    @property
+    def uses_tls(self) -> bool:
+        """Return whether passwords are sent with TLS."""
+        return self._directory.tls is not None
+
     async def authenticate_password(self, username: str, password: str) -> ProviderIdentity | None:
         """Return the identity; None if the name or the password is wrong. Raises ProviderError."""
         credentials = encoded_credentials(username, password)

@@ -319,7 +319,7 @@ def parse_url(text: str) -> LDAPURL:
         raise ValueError("neither credentials nor a fragment are accepted; bindDN and bindPassword are for credentials")
     parts = url.query.split("?")
     if len(parts) > 3:
-        raise ValueError("extensions are not accepted")
+        raise ValueError("BASE?ATTRIBUTE?SCOPE?FILTER is accepted after the host, without extensions")
     attribute, scope, filter_text = (unquote_to_bytes(part).decode() for part in (*parts, "", "")[:3])
     if attribute and not is_attribute(attribute):
         raise ValueError(f"found the attribute {attribute!r}; one attribute is accepted, such as uid")

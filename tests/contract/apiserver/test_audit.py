@@ -202,8 +202,9 @@ def test_invalid_policy_keeps_the_master_from_starting(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules: [{level: Everything}]\n")
     server = ApiServer(tmp_path, "--audit-policy-file", str(tmp_path / "policy.yaml"))
     server.launch()
-    assert server.wait() == 1
-    assert "rules[0].level is 'Everything'; None, Metadata, Request, RequestResponse are accepted" in server.log()
+    assert server.wait() == 2
+    accepted = "None, Metadata, Request, RequestResponse are accepted"
+    assert f"auditPolicyFile: {tmp_path}/policy.yaml: rules[0].level: found 'Everything'; {accepted}" in server.log()
 
 
 async def test_strict_log_that_cannot_be_written_rejects_requests(tmp_path: Path) -> None:

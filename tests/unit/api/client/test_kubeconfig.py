@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from cryptography.hazmat.primitives import serialization
 
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.pki import keys
@@ -119,3 +120,77 @@ def test_kubeconfig_with_a_key_of_another_certificate_is_rejected(tmp_path: Path
     (tmp_path / "x").write_text(Kubeconfig("https://a", PEM, PEM, OTHER).text("a", "b"))
     with pytest.raises(BadKubeconfig, match="do not go together"):
         Kubeconfig.load(tmp_path / "x").ssl_context()
+
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("current-context", None, "current-context: found nothing; a text is accepted"),
+        ("current-context", "", "current-context: found an empty text; a text is accepted"),
+        (
+            "current-context",
+            "theirs",
+            "current-context: found 'theirs'; a name in contexts is accepted: other, mine",
+        ),
+        ("contexts", {"mine": 1}, "contexts: found a mapping; a list is accepted"),
+        ("contexts.1.context", [SECRET], "contexts[1].context: found a list; a mapping is accepted"),
+        (
+            "contexts.1.context.user",
+            "you",
+            "contexts[1].context.user: found 'you'; a name in users is accepted: x, me",
+        ),
+        ("clusters", [], "contexts[1].context.cluster: found 'a'; a name in clusters is accepted: there is none"),
+        ("clusters.1.cluster.server", None, "clusters[1].cluster.server: found nothing; a text is accepted"),
+        (
+            "clusters.1.cluster.certificate-authority-data",
+            f"{SECRET}:::",
+            "clusters[1].cluster.certificate-authority-data: found what is no base64; base64 is accepted",
+        ),
+        ("users.1.user.token", [SECRET], "users[1].user.token: found a list; a text is accepted"),
+        (
+            "users.1.user.client-key-data",
+            f"{SECRET}=x",
+            "users[1].user.client-key-data: found what is no base64; base64 is accepted",
+        ),
+        ("users.1.user", SECRET, "users[1].user: found a text; a mapping is accepted"),
+    ],
+)
+def test_problem_of_a_kubeconfig_is_named_by_its_path_and_without_credentials(
+    path: str, value: object, problem: str, tmp_path: Path
+) -> None:
+    file = written(tmp_path, {}, {"token": SECRET})
+    Kubeconfig.load(file)
+    document = yaml.safe_load(file.read_text())
+    *parents, last = path.split(".")
+    place = document
+    for key in parents:
+        place = place[int(key)] if isinstance(place, list) else place[key]
+    place[last] = value
+    file.write_text(yaml.safe_dump(document))
+    with pytest.raises(BadKubeconfig) as raised:
+        Kubeconfig.load(file)
+    assert str(raised.value) == f"{file}: {problem}"
+
+
+def test_text_that_is_no_yaml_is_not_quoted(tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    file.write_text(f"users:\n- token: '{SECRET}\n")
+    with pytest.raises(BadKubeconfig) as raised:
+        Kubeconfig.load(file)
+    assert str(raised.value) == f"{file}: line 3, column 1: found no YAML; a kubeconfig is accepted"
+
+
+def test_key_with_a_password_is_rejected_and_not_asked_for(tmp_path: Path) -> None:
+    key = serialization.load_pem_private_key(KEY, None)
+    encrypted = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(SECRET.encode()),
+    )
+    good, bad = (Kubeconfig("https://a", PEM, PEM, each) for each in (KEY, encrypted))
+    good.ssl_context()
+    with pytest.raises(BadKubeconfig, match="do not go together"):
+        bad.ssl_context()

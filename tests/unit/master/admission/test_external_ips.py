@@ -145,14 +145,14 @@ def test_external_ip_settings_are_parsed() -> None:
 
 
 BAD = [
-    ({"services_node_port_range": "5-4"}, "servicesNodePortRange is '5-4'"),
-    ({"services_node_port_range": "30000"}, "servicesNodePortRange is '30000'"),
-    ({"services_node_port_range": "1-70000"}, "servicesNodePortRange is"),
-    ({"external_ip_network_cidrs": ("203.0.113.0/24", "!x")}, r"externalIPNetworkCIDRs\[1\] is '!x'"),
-    ({"ingress_ip_network_cidr": "x"}, "ingressIPNetworkCIDR is 'x'"),
-    ({"ingress_ip_network_cidr": "172.30.4.0/24"}, "serviceNetwork .* overlap"),
+    ({"services_node_port_range": "5-4"}, "servicesNodePortRange: found '5-4'"),
+    ({"services_node_port_range": "30000"}, "servicesNodePortRange: found '30000'"),
+    ({"services_node_port_range": "1-70000"}, "servicesNodePortRange: found"),
+    ({"external_ip_network_cidrs": ("203.0.113.0/24", "!x")}, r"externalIPNetworkCIDRs\[1\]: found '!x'"),
+    ({"ingress_ip_network_cidr": "x"}, "ingressIPNetworkCIDR: found 'x'"),
+    ({"ingress_ip_network_cidr": "172.30.4.0/24"}, "serviceNetwork: found .* overlap"),
     *(
-        ({"master_public_url": url}, "masterPublicURL is")
+        ({"master_public_url": url}, "masterPublicURL: found")
         for url in (
             "htp//x",
             "http://m.example",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from master.audit.policy import DEFAULT_POLICY, InvalidPolicy, evaluate, parse_policy
 from master.auth.attributes import Attributes, PathAttributes, User
@@ -99,26 +101,44 @@ def test_default_policy_records_metadata_without_the_constant_requests() -> None
         assert evaluate(DEFAULT_POLICY, ANN, requested).level == "None"
 
 
+LEVELS = "None, Metadata, Request, RequestResponse are accepted"
+STAGES = "RequestReceived, ResponseStarted, ResponseComplete, Panic are accepted"
+PATHS = "a path such as /healthz is accepted, also with `*` at its end"
+
+
 @pytest.mark.parametrize(
     ("document", "problem"),
     [
-        ([], "Expected `object`"),
-        ({"kind": "Pod", "rules": [{"level": "None"}]}, "it is a Pod of audit.k8s.io/v1; Policy"),
-        ({"apiVersion": "audit.k8s.io/v1beta1", "rules": [{"level": "None"}]}, "Policy of audit.k8s.io/v1 is accepted"),
-        ({"rules": []}, "it has no rules"),
-        ({"rules": [{"level": "All"}]}, r"rules\[0\].level is 'All'; None, Metadata"),
-        ({"rules": [{}]}, "level"),
-        ({"rules": [{"level": "None", "user": ["a"]}]}, "user"),
-        ({"rules": [{"level": "None", "omitStages": ["End"]}]}, r"rules\[0\].omitStages is 'End'"),
-        ({"rules": [{"level": "None"}], "omitStages": ["End"]}, "omitStages is 'End'"),
-        ({"rules": [{"level": "None", "nonResourceURLs": ["/a*b"]}]}, r"nonResourceURLs has '/a\*b'"),
-        ({"rules": [{"level": "None", "nonResourceURLs": ["a"]}]}, "nonResourceURLs has 'a'"),
+        ([], "the document: found a list; a Policy is accepted"),
+        ({"kind": "Pod", "rules": [{"level": "None"}]}, "kind: found 'Pod'; Policy is accepted"),
+        (
+            {"apiVersion": "audit.k8s.io/v1beta1", "rules": [{"level": "None"}]},
+            "apiVersion: found 'audit.k8s.io/v1beta1'; audit.k8s.io/v1 is accepted",
+        ),
+        ({"rules": []}, "rules: found an empty list; at least one rule is accepted"),
+        ({"rules": [{"level": "All"}]}, f"rules[0].level: found 'All'; {LEVELS}"),
+        ({"rules": [{}]}, "rules[0].level: is missing; a text is accepted"),
+        ({"rules": [{"level": "None", "user": ["a"]}]}, 'rules[0].user: is not a field; did you mean "users"?'),
+        ({"rules": [{"level": "None", "omitStages": ["End"]}]}, f"rules[0].omitStages[0]: found 'End'; {STAGES}"),
+        ({"rules": [{"level": "None"}], "omitStages": ["End"]}, f"omitStages[0]: found 'End'; {STAGES}"),
+        (
+            {"rules": [{"level": "None", "nonResourceURLs": ["/a*b"]}]},
+            f"rules[0].nonResourceURLs[0]: found '/a*b'; {PATHS}",
+        ),
+        ({"rules": [{"level": "None", "nonResourceURLs": ["a"]}]}, f"rules[0].nonResourceURLs[0]: found 'a'; {PATHS}"),
         (
             {"rules": [{"level": "None", "nonResourceURLs": ["/a"], "namespaces": ["red"]}]},
-            "about URLs and about resources",
+            "rules[0]: found nonResourceURLs beside resources or namespaces; one of both is accepted",
         ),
     ],
 )
 def test_invalid_policy_is_rejected_with_what_is_accepted(document: Any, problem: str) -> None:
-    with pytest.raises(InvalidPolicy, match=problem):
+    with pytest.raises(InvalidPolicy) as raised:
         parse_policy(document)
+    assert raised.value.problems == (problem,)
+
+
+def test_example_of_the_documentation_is_accepted() -> None:
+    text = (Path(__file__).resolve().parents[4] / "docs" / "operations" / "audit.md").read_text()
+    policy = parse_policy(yaml.safe_load(text.split("```yaml\n")[1].split("```")[0]))
+    assert [rule.level for rule in policy.rules] == ["None", "None", "Request", "Metadata"]

@@ -53,10 +53,34 @@ What the default roles allow. Rewrite: python -m tests.unit.master.auth.authoriz
 changed row.
 
 g get, l list, w watch, c create, u update, p patch, d delete, D deletecollection; * every verb that is served, . none.
-A role is bound alone, without the groups of its user. view, edit and admin are bound in the project red, and requests
-for objects in projects are for those in red; the other roles are bound in the whole cluster. authenticated and oauth
-are users without a role, the second with a token of OAuth. node-own is a node that asks for its own objects. The
-columns of scopes are tokens of a cluster administrator.\
+The rows are all resources and subresources that discovery lists. Requests for objects in projects are for those in
+red. The cells are the decisions of the authorizer about the default roles and bindings; nothing is stored, so filters
+of lists and admission are not part of them. A column is derived so:
+
+unauthenticated   no credentials: user system:anonymous, group system:unauthenticated, with the bindings of both.
+authenticated     a user without a role, of the group system:authenticated, with its bindings: what a client certificate
+                  or a service account has. Source: basic-user, self-access-reviewer, cluster-status,
+                  system:oauth-token-deleter and system:scope-impersonation of OpenShift; system:discovery and
+                  system:basic-user of Kubernetes.
+oauth             the same user with a token of OAuth: also the group system:authenticated:oauth, with
+                  self-provisioner (while the setting selfProvisioning is true) and its own tokens.
+view, edit, admin the role alone, bound in the project red, without the groups of the user. Source: the aggregated roles
+                  of Kubernetes, and of OpenShift for projects, roles and reviews. As there, none has
+                  pods/ephemeralcontainers, edit has no roles, and view has no secrets.
+cluster-reader, cluster-admin and the roles of the section Components: the role alone, bound in the whole cluster.
+node-own          a node, of the groups system:nodes and system:authenticated, that asks for its own objects: itself,
+                  its pods, and what they refer to. The node authorizer decides, and for what it does not know the
+                  bindings. node-other asks for the objects of another node. Unlike in Kubernetes, a node may not read
+                  endpoints and volume attachments and may not evict, because no node agent or kubelet needs it here.
+user:*, role:*    a cluster administrator whose token has this scope, so a cell is what the scope leaves. Source: the
+                  scope rules of OpenShift. Every scope has discovery. user:info has its own user, and the
+                  SelfSubjectReview with which today's clients ask for it. user:check-access has the two reviews of
+                  oneself. user:list-projects and user:list-scoped-projects list projects; the first also gets
+                  namespaces, so that all are listed. user:full is no limit. role:NAME:PROJECT has the rules of the
+                  ClusterRole NAME in one project, with `*` in all projects and the cluster; rules with `*` are dropped
+                  whole, and resources that escalate are taken out: secrets, tokens, roles and bindings. Unlike
+                  OpenShift, serviceaccounts/token, the roles of rbac.authorization.k8s.io and `impersonate` escalate,
+                  too. A final `!` takes nothing out.\
 """
 
 
@@ -124,6 +148,9 @@ def _scoped(scope: str) -> Column:
 
 SCOPES = tuple(
     map(_scoped, (*USER_SCOPES, "role:view:red", "role:edit:red", "role:admin:red", "role:admin:red:!", "role:edit:*"))
+)
+WHOLE_CLUSTER_SCOPES = tuple(
+    map(_scoped, ("role:edit:*:!", "role:cluster-reader:*", "role:cluster-admin:*", "role:cluster-admin:*:!"))
 )
 
 # --- decisions --------------------------------------------------------------------------------------------------------
@@ -307,8 +334,10 @@ def _path_table() -> Iterator[str]:
 
 
 def _titles(request: Attributes | PathAttributes) -> str:
-    """Return the columns that may send a request. The roles without a column are in the section on them."""
-    columns = (column for column in (*USERS, *COMPONENTS) if column.title != "node-other")
+    """Return the columns that may send a request, scopes included. Roles without a column have a section."""
+    columns = (
+        column for column in (*USERS, *COMPONENTS, *SCOPES, *WHOLE_CLUSTER_SCOPES) if column.title != "node-other"
+    )
     return ", ".join(column.title for column in columns if decide(column, request)) or "."
 
 
@@ -319,6 +348,7 @@ def document() -> str:
         _table("Users", USERS),
         _table("Components", COMPONENTS),
         _table("Scopes", SCOPES),
+        _table("Scopes of roles in the whole cluster", WHOLE_CLUSTER_SCOPES),
         _other_roles(),
         _special(),
         _path_table(),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 
 import pytest
 
+from api.core.pod import Pod
 from master.auth.attributes import SYSTEM_MASTERS, Attributes, User
 from master.resources.resource import READ_VERBS
+from master.resources.scheme import SERVED
+from master.resources.virtual import VIRTUAL_RESOURCES, VirtualResource
+from master.server import discovery
 from tests.unit.master.auth import authorization_matrix as matrix
 from tests.unit.master.auth.authorization_matrix import OTHER_PROJECT, Column, Row, allowed_verbs, decide, rows
 
@@ -43,6 +48,7 @@ def test_view_reads_no_secret_and_writes_nothing() -> None:
         ("", "namespaces"),
         ("", "namespaces/finalize"),
         ("", "pods/binding"),
+        ("", "pods/ephemeralcontainers"),
         ("", "pods/status"),
         ("", "securitycontextconstraints"),
         ("security.openshift.io", "securitycontextconstraints"),
@@ -139,3 +145,95 @@ def test_node_reads_what_its_pods_need_and_no_more() -> None:
         assert (verbs("node-own", "", label), verbs("node-other", "", label)) == (set(READ_VERBS), set())
     assert verbs("node-other", "", "pods") == {"create"}
     assert verbs("node-own", "", "pods/exec") == set()
+
+
+SCOPES = {column.title: column for column in (*matrix.SCOPES, *matrix.WHOLE_CLUSTER_SCOPES)}
+ESCALATING = {("", "secrets"), ("", "serviceaccounts/token"), *ROLES_AND_BINDINGS} | {
+    (group, plural) for group in (RBAC, OPENSHIFT_RBAC) for plural in ("clusterroles", "clusterrolebindings")
+}
+"""(group, resource) that a scope of a role leaves out, unless it ends with `!`."""
+
+
+def scoped(scope: str) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Return what a scope allows: (group, label) → verbs."""
+    return {key: found for key, row in ROWS.items() if (found := allowed_verbs(SCOPES[scope], row))}
+
+
+@pytest.mark.parametrize(
+    ("scope", "allowed"),
+    [
+        ("user:info", {("authentication.k8s.io", "selfsubjectreviews"): ("create",)}),
+        (
+            "user:check-access",
+            {
+                ("authorization.k8s.io", "selfsubjectaccessreviews"): ("create",),
+                (OPENSHIFT_RBAC, "selfsubjectrulesreviews"): ("create",),
+            },
+        ),
+        ("user:list-scoped-projects", {("project.openshift.io", "projects"): ("list", "watch")}),
+        (
+            "user:list-projects",
+            {
+                ("project.openshift.io", "projects"): ("list", "watch"),
+                ("", "namespaces"): ("get",),
+            },
+        ),
+        ("role:cluster-admin:*", {}),
+        ("user:full", {key: row.verbs for key, row in ROWS.items()}),
+        ("role:cluster-admin:*:!", {key: row.verbs for key, row in ROWS.items()}),
+    ],
+)
+def test_scope_allows_these_requests_of_an_administrator_and_no_others(
+    scope: str, allowed: dict[tuple[str, str], tuple[str, ...]]
+) -> None:
+    assert scoped(scope) == allowed
+
+
+@pytest.mark.parametrize("role", ["view", "edit", "admin"])
+def test_scope_of_a_role_allows_what_the_role_allows_without_what_escalates(role: str) -> None:
+    in_project = {key: found for key, row in ROWS.items() if (found := allowed_verbs(COLUMNS[role], row))}
+    assert scoped(f"role:{role}:red") == {key: found for key, found in in_project.items() if key not in ESCALATING}
+    for row in ROWS.values():
+        assert allowed_verbs(SCOPES[f"role:{role}:red"], row, OTHER_PROJECT) == (), row.label
+
+
+def test_scope_that_may_escalate_allows_the_whole_role() -> None:
+    assert scoped("role:admin:red:!") == {
+        key: found for key, row in ROWS.items() if (found := allowed_verbs(COLUMNS["admin"], row))
+    }
+    assert scoped("role:admin:red").keys() < scoped("role:admin:red:!").keys()
+    assert scoped("role:edit:*").items() < scoped("role:edit:*:!").items()
+
+
+class Gadget(Pod, frozen=True, kw_only=True):
+    """A kind that the table does not have."""
+
+    KIND = "Gadget"
+    PLURAL = "gadgets"
+
+
+def test_a_new_resource_or_subresource_is_missing_from_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table must be rewritten and reviewed for what is new."""
+    pods = next(resource for resource in SERVED if (resource.group, resource.plural) == ("", "pods"))
+    more = (*pods.subresources, dataclasses.replace(pods.subresources[0], name="resize"))
+    served = (*SERVED, dataclasses.replace(pods, type=Gadget, subresources=more))
+    virtual = {**VIRTUAL_RESOURCES, "gadgets.example": (VirtualResource("gadgetreviews", "GadgetReview"),)}
+    monkeypatch.setattr(matrix, "SERVED", served)
+    monkeypatch.setattr(matrix, "VIRTUAL_RESOURCES", virtual)
+    new = {(row.group, row.label) for row in rows()} - ROWS.keys()
+    assert {("", "gadgets"), ("", "gadgets/resize"), ("gadgets.example", "gadgetreviews")} <= new
+    with pytest.raises(AssertionError, match="gadgets/resize"):
+        test_roles_allow_what_the_table_says()
+
+
+def test_the_table_has_all_that_discovery_lists() -> None:
+    listed = set()
+    for version in discovery.groups()["groups"]:
+        for served in version["versions"]:
+            document = discovery.resources(version["name"], served["version"])
+            assert document is not None
+            listed |= {(version["name"], resource["name"]) for resource in document["resources"]}
+    core = discovery.resources("", "v1")
+    assert core is not None
+    listed |= {("", resource["name"]) for resource in core["resources"]}
+    assert listed == ROWS.keys()

@@ -18,6 +18,8 @@ from master.config import MasterConfig, config_problems
 from reconcile.config_file import InvalidConfig, load, merge
 from tests.unit.master.signing import NOW
 
+NAMES = "1 to 253 characters except ':', '/', '%' and spaces are accepted, and neither '.' nor '..'"
+FILES = "the path of a file is accepted"
 REPOSITORY = Path(__file__).resolve().parents[5]
 
 
@@ -121,18 +123,18 @@ def test_every_problem_is_named_by_its_path(directory: Path) -> None:
     found = problems(directory, *entries)
     assert found == [
         'lgin: is not a field; did you mean "login"?',
-        "mappingMethod: Invalid enum value 'guess'",
-        "identityProviders[1].name: found 'a:b'; 253 characters except ':', '/', '%' and spaces",
+        "mappingMethod: found 'guess'; add, claim, generate, lookup are accepted",
+        f"identityProviders[1].name: found 'a:b'; {NAMES}",
         "identityProviders[1].provider.apiVersion: found 'v2'; v1 is accepted",
         f"identityProviders[1].provider.kind: found 'LDAP'; {', '.join(KINDS)} are accepted",
-        "identityProviders[2]: found 'text'; a mapping is accepted",
-        "identityProviders[3].provider.file: found 'missing', which is no file; the path of a file is accepted",
-        "identityProviders[4].name: found 'a' again; each provider needs a name of its own",
+        "identityProviders[2]: found a text; a mapping is accepted",
+        f"identityProviders[3].provider.file: found '{directory}/missing', which is no file; {FILES}",
+        "identityProviders[4].name: found 'a'; a name that no other provider has is accepted",
         'identityProviders[4].provider.fil: is not a field; did you mean "file"?',
-        "identityProviders[4].provider.file: Expected `str`, got `int`",
-        "identityProviders[5].provider.file: is missing",
-        "identityProviders[6].name: found '..'; 253 characters except ':', '/', '%' and spaces",
-        "identityProviders[6].provider.file: found '.', which is no file; the path of a file is accepted",
+        "identityProviders[4].provider.file: found 1; a text is accepted; put it in quotes",
+        "identityProviders[5].provider.file: is missing; a text is accepted",
+        f"identityProviders[6].name: found '..'; {NAMES}",
+        f"identityProviders[6].provider.file: found '{directory}', which is no file; {FILES}",
     ]
 
 
@@ -140,46 +142,78 @@ def test_every_problem_is_named_by_its_path(directory: Path) -> None:
     ("kind", "changes", "problem"),
     [
         ("BasicAuthPasswordIdentityProvider", {"url": "http://users.example"}, "provider.url: found 'http://"),
-        ("BasicAuthPasswordIdentityProvider", {"url": "https://u:p@users.example"}, "provider.url: found 'https://u"),
-        ("BasicAuthPasswordIdentityProvider", {"ca": "empty"}, "provider.ca: the file cannot be used"),
-        ("BasicAuthPasswordIdentityProvider", {"keyFile": None}, "provider: has one of certFile and keyFile"),
-        ("BasicAuthPasswordIdentityProvider", {"keyFile": "ca.key"}, "provider.certFile: the file cannot be used"),
-        ("KeystonePasswordIdentityProvider", {"domainName": ""}, "provider.domainName: is empty"),
+        (
+            "BasicAuthPasswordIdentityProvider",
+            {"url": "https://u:p@users.example"},
+            "provider.url: found 'https://...@users.example'",
+        ),
+        (
+            "BasicAuthPasswordIdentityProvider",
+            {"ca": "empty"},
+            "provider.ca: found a file that cannot be used (NO_CERTIFICATE_OR_CRL_FOUND); CA cert",
+        ),
+        ("BasicAuthPasswordIdentityProvider", {"keyFile": None}, "provider: found one of certFile and keyFile"),
+        (
+            "BasicAuthPasswordIdentityProvider",
+            {"keyFile": "ca.key"},
+            "provider.certFile: found a file that cannot be used (KEY_VALUES_MISMATCH); a cert",
+        ),
+        ("KeystonePasswordIdentityProvider", {"domainName": ""}, "provider.domainName: found an empty text; the name"),
         ("LDAPPasswordIdentityProvider", {"url": "ldap://h/?uid?tree"}, "provider.url: found 'ldap://h/?uid?tree'"),
-        ("LDAPPasswordIdentityProvider", {"bindDN": None}, "provider: has one of bindDN and bindPassword"),
-        ("LDAPPasswordIdentityProvider", {"bindPassword": 12345}, "provider.bindPassword: Expected `str | object`"),
-        ("LDAPPasswordIdentityProvider", {"bindPassword": {"env": "X"}}, "provider.bindPassword: found a mapping with"),
+        ("LDAPPasswordIdentityProvider", {"bindDN": None}, "provider: found one of bindDN and bindPassword"),
+        (
+            "LDAPPasswordIdentityProvider",
+            {"bindPassword": 12345},
+            "provider.bindPassword: found a number; a text or {file: PATH}",
+        ),
+        (
+            "LDAPPasswordIdentityProvider",
+            {"bindPassword": {"env": "X"}},
+            "provider.bindPassword: found a mapping; a text or {file: PATH}",
+        ),
         (
             "LDAPPasswordIdentityProvider",
             {"bindPassword": {"file": "empty"}},
-            "provider.bindPassword.file: the f",
+            "provider.bindPassword.file: found the empty file",
         ),
-        ("LDAPPasswordIdentityProvider", {"attributes": {"id": []}}, "provider.attributes.id: is empty"),
+        ("LDAPPasswordIdentityProvider", {"attributes": {"id": []}}, "provider.attributes.id: found an empty list; at"),
         ("LDAPPasswordIdentityProvider", {"attributes": {"id": ["a b"]}}, "provider.attributes: found 'a b'"),
         (
             "LDAPPasswordIdentityProvider",
             {"attributes": {"idd": ["a"], "id": ["a"]}},
             "provider.attributes.idd: is",
         ),
-        ("LDAPPasswordIdentityProvider", {"insecure": True}, "provider.insecure: is true"),
-        ("LDAPPasswordIdentityProvider", {"insecure": True, "ca": None, "url": "ldaps://h/"}, "provider.insecure: is"),
+        ("LDAPPasswordIdentityProvider", {"insecure": True}, "provider.insecure: found true; false is accepted"),
+        (
+            "LDAPPasswordIdentityProvider",
+            {"insecure": True, "ca": None, "url": "ldaps://h/"},
+            "provider.insecure: found true; false is accepted",
+        ),
         ("RequestHeaderIdentityProvider", {"clientCA": None}, "provider.clientCA: is missing"),
-        ("RequestHeaderIdentityProvider", {"clientCA": "empty"}, "provider.clientCA: the file cannot be used"),
-        ("RequestHeaderIdentityProvider", {"headers": []}, "provider.headers: is empty"),
+        (
+            "RequestHeaderIdentityProvider",
+            {"clientCA": "empty"},
+            "provider.clientCA: found a file that cannot be used (it has another form)",
+        ),
+        ("RequestHeaderIdentityProvider", {"headers": []}, "provider.headers: found an empty list; at least"),
         ("RequestHeaderIdentityProvider", {"loginURL": "https://p/"}, "provider.loginURL: found 'https://p/'; an"),
         ("RequestHeaderIdentityProvider", {"loginURL": "http://p/?${query}"}, "provider.loginURL: found 'http://p/"),
         ("RequestHeaderIdentityProvider", {"loginURL": None}, "provider.loginURL: is missing"),
-        ("OpenIDIdentityProvider", {"issuer": None}, "provider: has both or none of issuer and urls"),
-        ("OpenIDIdentityProvider", {"urls": {"authorize": "", "token": ""}}, "provider: has both or none of issuer"),
+        ("OpenIDIdentityProvider", {"issuer": None}, "provider: found both or none of issuer and urls"),
+        ("OpenIDIdentityProvider", {"urls": {"authorize": "", "token": ""}}, "provider: found both or none of issuer"),
         ("OpenIDIdentityProvider", {"issuer": "http://login.example"}, "provider.issuer: found 'http://login.example'"),
         (
             "OpenIDIdentityProvider",
             {"issuer": None, "urls": {"authorize": "https://h"}},
             "provider.urls.token: is",
         ),
-        ("OpenIDIdentityProvider", {"clientSecret": ""}, "provider.clientSecret: is empty"),
-        ("OpenIDIdentityProvider", {"claims": {"id": "sub"}}, "provider.claims.id: Expected `array`"),
-        ("OpenIDIdentityProvider", {"extraAuthorizeParameters": {"state": "x"}}, "provider.extraAuthorizeParameters.s"),
+        ("OpenIDIdentityProvider", {"clientSecret": ""}, "provider.clientSecret: found an empty text; the value"),
+        ("OpenIDIdentityProvider", {"claims": {"id": "sub"}}, "provider.claims.id: found a text; a list is accepted"),
+        (
+            "OpenIDIdentityProvider",
+            {"extraAuthorizeParameters": {"state": "x"}},
+            "provider.extraAuthorizeParameters: found state, which the master sets",
+        ),
     ],
 )
 def test_a_problem_of_a_kind(kind: str, changes: dict[str, Any], problem: str, directory: Path) -> None:
@@ -191,7 +225,7 @@ def test_a_problem_of_a_kind(kind: str, changes: dict[str, Any], problem: str, d
 
 def test_openid_is_not_for_challenges(directory: Path) -> None:
     (found,) = problems(directory, document("OpenIDIdentityProvider") | {"challenge": True})
-    assert found == "challenge: is true; OpenID needs a browser, so only login is accepted"
+    assert found == "challenge: found true; false is accepted, because OpenID needs a browser"
 
 
 def test_a_challenge_by_redirect_is_the_only_one(directory: Path) -> None:
@@ -199,7 +233,10 @@ def test_a_challenge_by_redirect_is_the_only_one(directory: Path) -> None:
     header = document("RequestHeaderIdentityProvider", "proxy", challengeURL=url) | {"challenge": True}
     load_identity_providers([header, document("DenyAllPasswordIdentityProvider")], directory)
     (found,) = problems(directory, header, document("DenyAllPasswordIdentityProvider") | {"challenge": True})
-    assert found == "challenge: is true, as for identityProviders[1]; a redirect is accepted alone"
+    assert found == (
+        "challenge: found true; false is accepted with a challenge of identityProviders[1], "
+        "because a redirect must be the only one"
+    )
 
 
 def test_a_provider_that_accepts_everything_is_warned_about(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
