@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from api.codec.limits import MAX_VALUES, value_count
 from api.core.node import Node
 from api.core.pod import Pod
 from api.meta.schema import FORBIDDEN, FieldError
@@ -224,7 +225,9 @@ class Registry:
         before = msgspec.json.decode(old.data)
         # An object without an apply has no record of field managers, but kubectl replaces the record in its patch.
         before["metadata"].setdefault("managedFields", [])
-        return self._decide_replace(request, _patched(request, before, request.info.resource.merge_schema), old)
+        document = _patched(request, before, request.info.resource.merge_schema)
+        _check_values(document, old.data)
+        return self._decide_replace(request, document, old)
 
     def _decide_apply(self, request: Request) -> WriteDecision[Response]:
         """Set the fields of the body and make the client their manager. Create the object if there is none."""
@@ -234,13 +237,13 @@ class Registry:
         applied = managed_fields.applied_fields(request.info, request.body, request.query.get("fieldManager", ""))
         live = {} if record is None else msgspec.json.decode(record.data)
         manager = self._field_manager(request, managed_fields.APPLY)
-        managers = managed_fields.managers_in(live)
-        result = managed_fields.apply(live, applied, resource.merge_schema, managers, manager)
+        result = managed_fields.bounded_apply(live, applied, resource.merge_schema, manager)
         if result.conflicts and not bool_param(request.query, "force"):
             raise managed_fields.apply_conflict(result.conflicts)
         if record is None:
             self._authorizer.require(request.user, "create", request.info, request.query)
             return self._decide_create(request, result.document, result.managers)
+        _check_values(result.document, record.data)
         return self._decide_replace(request, result.document, record, result.managers)
 
     def _field_manager(self, request: Request, operation: str) -> FieldManager:
@@ -474,6 +477,17 @@ def check_size(obj: Object, old_size: int = 0) -> None:
     size = len(msgspec.json.encode(obj))
     if size > max(MAX_OBJECT_BYTES, old_size):
         message = f"the object has {size} bytes; {MAX_OBJECT_BYTES} are accepted"
+        raise errors.status_error(413, "RequestEntityTooLarge", message)
+
+
+def _check_values(document: Any, old_data: bytes) -> None:
+    """Require that a patched document has at most MAX_VALUES values, or no more than before. Raises StatusError.
+
+    A body has no more values, but each patch could add as many.
+    """
+    count = value_count(document)
+    if count > MAX_VALUES and count > value_count(msgspec.json.decode(old_data)):
+        message = f"the object has {count} values; {MAX_VALUES} are accepted"
         raise errors.status_error(413, "RequestEntityTooLarge", message)
 
 

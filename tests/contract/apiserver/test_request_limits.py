@@ -20,6 +20,7 @@ import pytest
 
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
+from api.codec.limits import MAX_VALUES
 from master.admission.chain import AdmissionChain
 from master.audit.policy import DEFAULT_POLICY
 from master.auth import pki, service_account_tokens
@@ -187,6 +188,19 @@ async def test_patches_do_not_make_an_object_larger_than_four_mebibytes(client: 
     assert (answer["code"], answer["reason"]) == (413, "RequestEntityTooLarge")
     assert "4194304 are accepted" in answer["message"]
     assert (await untyped.request("DELETE", f"{path}/grows"))["status"] == "Success"
+
+
+async def test_patches_do_not_give_an_object_more_values_than_a_body_may_have(client: Client) -> None:
+    untyped, half = UntypedClient(client), MAX_VALUES // 2
+    await untyped.create(CONFIG_MAPS, name="values", data={f"a{number}": "" for number in range(half)})
+    answer = await untyped.request(
+        "PATCH", f"{CONFIG_MAPS}/values", {"data": {f"b{number}": "" for number in range(half)}}
+    )
+    assert (answer["code"], answer["reason"]) == (413, "RequestEntityTooLarge")
+    assert f"{MAX_VALUES} are accepted" in answer["message"]
+    answer = await untyped.request("PATCH", f"{CONFIG_MAPS}/values", {"data": {"b": ""}})
+    assert len(answer["data"]) == half + 1
+    assert (await untyped.request("DELETE", f"{CONFIG_MAPS}/values"))["status"] == "Success"
 
 
 @pytest.mark.parametrize(
