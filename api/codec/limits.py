@@ -9,8 +9,8 @@ MAX_DEPTH = 64
 needs no limit of its own.
 """
 
-MAX_VALUES = 50_000
-"""Values in a document. A RoleBinding of 12,000 subjects has as many, and other objects have much fewer. 3 MiB of JSON
+MAX_VALUES = 30_000
+"""Values in a document. A RoleBinding of 7,000 subjects has as many, and other objects have much fewer. 3 MiB of JSON
 could have 1,500,000, which cost seconds: each value takes about 3 us, in one turn of the event loop.
 """
 

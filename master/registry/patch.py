@@ -317,19 +317,15 @@ def _ordered(identity: Identity, before: list[Json], after: list[Json], order: l
     """Return the items in the order of the patch; items that only the server has keep their relative positions."""
     wanted = {_hashable(identity(element)): index for index, element in enumerate(order)}
     was = {_hashable(identity(element)): index for index, element in enumerate(before)}
-    named = deque(
-        sorted(
-            (element for element in after if _hashable(identity(element)) in wanted),
-            key=lambda element: wanted[_hashable(identity(element))],
-        )
-    )
-    others = deque(element for element in after if _hashable(identity(element)) not in wanted)
+    keyed = [(_hashable(identity(element)), element) for element in after]
+    named = deque(sorted((pair for pair in keyed if pair[0] in wanted), key=lambda pair: wanted[pair[0]]))
+    others = deque(pair for pair in keyed if pair[0] not in wanted)
     result: list[Json] = []
     while named and others:
-        first, second = was.get(_hashable(identity(others[0]))), was.get(_hashable(identity(named[0])))
+        first, second = was.get(others[0][0]), was.get(named[0][0])
         others_turn = first is not None and second is not None and first < second
-        result.append((others if others_turn else named).popleft())
-    return [*result, *named, *others]
+        result.append((others if others_turn else named).popleft()[1])
+    return [*result, *(element for _, element in named), *(element for _, element in others)]
 
 
 def _identity(shape: MergeSchema) -> Identity:

@@ -21,6 +21,7 @@ import pytest
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from api.codec.limits import MAX_VALUES
+from api.validation.pod_limits import MAX_CONTAINERS
 from master.admission.chain import AdmissionChain
 from master.audit.policy import DEFAULT_POLICY
 from master.auth import pki, service_account_tokens
@@ -166,10 +167,16 @@ async def test_body_of_three_mebibytes_is_accepted_and_a_larger_one_rejected(
         assert (await connection.line()).startswith(f"HTTP/1.1 {code} ".encode())
 
 
-async def test_an_object_that_defaults_make_too_large_is_rejected_before_admission(client: Client) -> None:
-    document = {"metadata": {"name": "defaulted"}, "spec": {"containers": [{}] * 100_000}}
-    answer = await UntypedClient(client).request("POST", "/api/v1/namespaces/default/pods", document)
-    assert (answer["code"], answer["reason"]) == (413, "RequestEntityTooLarge")
+async def test_pod_with_too_many_containers_is_rejected_before_defaults_and_admission(client: Client) -> None:
+    untyped, path = UntypedClient(client), "/api/v1/namespaces/default/pods"
+    for number in (MAX_CONTAINERS + 1, 40_000):
+        document = {"metadata": {"name": "crowded"}, "spec": {"containers": [{}] * number}}
+        answer = await untyped.request("POST", path, document)
+        assert (answer["code"], len(answer["causes"])) == (422, 1)
+        assert answer["causes"][0] == f"Too many: {number}: must have at most {MAX_CONTAINERS} items"
+    containers = [{"name": f"c{number}", "image": "i"} for number in range(MAX_CONTAINERS)]
+    await untyped.create(path, name="crowded", spec={"containers": containers})
+    assert (await untyped.request("DELETE", f"{path}/crowded"))["kind"] == "Pod"
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body")

@@ -239,7 +239,7 @@ def test_update_takes_ownership_of_fields_of_list_items() -> None:
         for text in ("old", "new")
     ]
     editor = FieldManager("editor", UPDATE, "", "v1", "", frozenset())
-    managers = managers_after_update(PODS, *pods, {}, editor)
+    managers = managers_after_update(PODS, pods[0], pods[1], {}, editor)
     assert {manager.manager: manager.fields for manager in managers} == {"owner": frozenset(), "editor": {image}}
 
 
