@@ -39,7 +39,7 @@ from master.server.server import Server, ServerDependencies, tls_context
 from master.server.watch import MAX_QUEUED_BYTES
 from master.storage.sqlite import SQLiteStorage
 from reconcile.connection_limiter import Limits
-from reconcile.listener import MAX_REQUEST_LINE_BYTES
+from reconcile.listener import MAX_PATH_PARTS, MAX_REQUEST_LINE_BYTES
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
 from tests.testbed.silent_connections import silent_connections
@@ -223,6 +223,13 @@ async def test_oversized_request_head_is_rejected(server: ApiServer, head: str) 
     async with raw(Kubeconfig.load(server.kubeconfig)) as connection:
         connection.send(head)
         assert b" 400 " in (await connection.line())
+
+
+@pytest.mark.parametrize(("parts", "code"), [(MAX_PATH_PARTS, 403), (MAX_PATH_PARTS + 1, 414), (60_000, 414)])
+async def test_path_with_many_parts_is_rejected_before_it_is_routed(server: ApiServer, parts: int, code: int) -> None:
+    async with raw(Kubeconfig.load(server.kubeconfig), anonymous=True) as connection:
+        connection.send(f"GET {'/a' * parts} HTTP/1.1\r\n{HOST}\r\n")
+        assert (await connection.line()).startswith(f"HTTP/1.1 {code} ".encode())
 
 
 async def test_selector_of_the_maximum_head_size_is_accepted(client: Client) -> None:
