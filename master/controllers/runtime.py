@@ -134,7 +134,8 @@ class CreateQueue:
                 resource, default(obj, resource.rules), self.transaction, is_trusted=owner is None
             )
         except StatusError as error:
-            self._reject(action.by, obj, owner, error.status.message[:MAX_MESSAGE])
+            message = _without_generated_name(error.status.message, action.object, obj)
+            self._reject(action.by, obj, owner, message[:MAX_MESSAGE])
             return
         self.transaction.put(resource.group_resource, obj)
         if owner is not None:
@@ -160,7 +161,15 @@ class CreateQueue:
         self.backoffs[owner.uid] = next_backoff(before, obj.metadata.namespace, reason, now)
         self.rejected_now.add(owner.uid)
         component = component or f"{owner.kind.lower()}-controller"
-        self.create(events.create_failed(owner, obj, component, reason, self._lister.now))
+        self._count(events.create_failed(owner, obj, component, reason, self._lister.now))
+
+    def _count(self, event: Event) -> None:
+        """Create an event, or count it if it has happened before."""
+        before: Event | None = self.transaction.get(Key.of(group_resource(Event), event))
+        if before is None:
+            self.create(Create(event))
+        else:
+            self.transaction.put(group_resource(Event), events.repeated(before, event))
 
     def _with_name(self, obj: Object) -> Object:
         """Return the object with a generated name that is free, if it has only a prefix."""
@@ -172,6 +181,16 @@ class CreateQueue:
                 break
             meta = msgspec.structs.replace(meta, name=decoding.generate_name(meta.generate_name, random_letters()))
         return msgspec.structs.replace(obj, metadata=meta)
+
+
+def _without_generated_name(message: str, requested: Object, obj: Object) -> str:
+    """Return an error about an object that names it by the prefix of its generated name, as Kubernetes does.
+
+    So the error of each attempt is the same, and its events are counted.
+    """
+    if requested.metadata.name or not requested.metadata.generate_name:
+        return message
+    return message.replace(f'"{obj.metadata.name}"', f'"{requested.metadata.generate_name}"')
 
 
 SHORT_PASS_SECONDS = 0.002

@@ -142,6 +142,7 @@ class Server:
             providers=parts.identity_providers,
             sealer=parts.session_sealer,
             service_account_of=self._authenticator.service_account_of,
+            groups=parts.oauth_tokens.groups,
             url=parts.public_url,
         )
         self._authority = parts.authority if proxy_authorities(parts.identity_providers) else None
