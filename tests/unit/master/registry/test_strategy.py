@@ -38,6 +38,7 @@ from master.resources.network_policies import MAX_PEERS, MAX_POLICY_PORTS, MAX_P
 from master.resources.pods import EPHEMERAL_CONTAINERS
 from master.resources.rbac import MAX_SUBJECTS
 from master.resources.scheme import BY_KIND
+from master.resources.stateful_sets import MAX_CLAIM_TEMPLATES
 from master.server.routes import resolve_path
 from master.storage.interface import Storage, Transaction
 from tests.unit.master.examples import meta
@@ -140,6 +141,12 @@ def policy(number: int, **rules: Any) -> dict[str, Any]:
             "userNames",
             MAX_SUBJECTS,
             lambda number: {"userNames": ["u"] * (number - 1), "groupNames": ["g"]},
+        ),
+        (
+            "/apis/apps/v1/namespaces/red/statefulsets",
+            "spec.volumeClaimTemplates",
+            MAX_CLAIM_TEMPLATES,
+            lambda number: {"spec": {"volumeClaimTemplates": [{"metadata": {"name": "c"}}] * number}},
         ),
         (POLICIES, "spec", MAX_POLICY_RULES, lambda number: {"spec": {"ingress": [{}] * (number - 1), "egress": [{}]}}),
         (POLICIES, "spec", MAX_PEERS, lambda number: policy(number, ingress={"from": PEER})),
