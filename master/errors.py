@@ -194,7 +194,11 @@ def status_cause(problem: FieldError) -> StatusCause:
 
 
 _PROBLEMS_WITHOUT_VALUE = {schema.MISSING: "Required value", schema.FORBIDDEN: "Forbidden", schema.TOO_LONG: "Too long"}
-_PROBLEMS_WITH_VALUE = {schema.DUPLICATE: "Duplicate value", schema.NOT_SUPPORTED: "Unsupported value"}
+_PROBLEMS_WITH_VALUE = {
+    schema.DUPLICATE: "Duplicate value",
+    schema.NOT_SUPPORTED: "Unsupported value",
+    schema.TOO_MANY: "Too many",
+}
 """Words of Kubernetes for the reasons of problems."""
 
 

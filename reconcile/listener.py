@@ -36,6 +36,9 @@ RESERVED_FILES = 128
 TLS_READ_BUFFER_BYTES = 16 << 10
 """Size of asyncio's TLS read buffer per connection. Its default of 256 KB would be most of the memory of a watch."""
 
+MAX_PATH_PARTS = 256
+"""Parts of a path. The router of aiohttp takes quadratic time: 60,000 parts need a second, before authentication."""
+
 MAX_REQUEST_LINE_BYTES = 128 << 10
 """Limit of a request's first line, which holds all arguments of a program to execute in a pod."""
 
@@ -93,9 +96,24 @@ class Listener:
         listening.setblocking(False)
         if self._runner.server is None:
             await self._runner.setup()
+            self._bound_paths()
         port = listening.getsockname()[1]
         self._accepting[port] = listening, asyncio.create_task(self._accept(listening, context))
         self.port = self.port or port
+
+    def _bound_paths(self) -> None:
+        """Respond to paths of more than MAX_PATH_PARTS parts before aiohttp's router reads them."""
+        server = self._runner.server
+        assert server is not None
+        handle = server.request_handler
+
+        async def handle_bounded(request: web.BaseRequest) -> web.StreamResponse:
+            parts = request.rel_url.raw_path.count("/")
+            if parts > MAX_PATH_PARTS:
+                return web.Response(status=414, text=f"the path has {parts} parts; {MAX_PATH_PARTS} are accepted")
+            return await handle(request)
+
+        server.request_handler = handle_bounded
 
     async def stop_port(self, port: int) -> None:
         """Stop listening at a port. Its connections stay."""

@@ -17,6 +17,7 @@ DUPLICATE = "FieldValueDuplicate"
 NOT_SUPPORTED = "FieldValueNotSupported"
 FORBIDDEN = "FieldValueForbidden"
 TOO_LONG = "FieldValueTooLong"
+TOO_MANY = "FieldValueTooMany"
 UNKNOWN = "UnknownField"
 
 MAX_UNKNOWN_FIELDS = 100

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from api.meta.names import label_key_error, label_value_error
-from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, quoted
+from api.meta.schema import MISSING, NOT_SUPPORTED, TOO_MANY, FieldError, quoted
 from api.meta.types import Value
 
 _TOKEN = re.compile(r"\s*(==|!=|[()=,!<>]|[^\s()=,!<>]+|$)")
@@ -219,21 +219,30 @@ def format_selector(selector: LabelSelector | None) -> str:
 
 
 def check_selector(path: str, selector: LabelSelector) -> Iterator[FieldError]:
-    """Yield the errors of a LabelSelector."""
+    """Yield the errors of a LabelSelector. It has the limits of a selector in a request."""
+    number = len(selector.match_labels) + len(selector.match_expressions)
+    if number > MAX_REQUIREMENTS:
+        yield FieldError(path, str(number), f"must have at most {MAX_REQUIREMENTS} items", TOO_MANY)
+        return
     for key, value in selector.match_labels.items():
         if error := label_key_error(key):
             yield FieldError(f"{path}.matchLabels", quoted(key), error)
         if error := label_value_error(value):
             yield FieldError(f"{path}.matchLabels[{key}]", quoted(value), error)
     for index, expression in enumerate(selector.match_expressions):
-        operator = expression.operator
-        expression_path = f"{path}.matchExpressions[{index}]"
-        if error := label_key_error(expression.key):
-            yield FieldError(f"{expression_path}.key", quoted(expression.key), error)
-        if operator not in OPERATORS:
-            accepted = f"{', '.join(OPERATORS)} are accepted"
-            yield FieldError(f"{expression_path}.operator", quoted(operator), accepted, NOT_SUPPORTED)
-        elif operator in ("In", "NotIn") and not expression.values:
-            yield FieldError(f"{expression_path}.values", "[]", f"{operator} needs at least one value", MISSING)
-        elif operator in ("Exists", "DoesNotExist") and expression.values:
-            yield FieldError(f"{expression_path}.values", quoted(expression.values), f"{operator} has no values")
+        yield from _check_expression(f"{path}.matchExpressions[{index}]", expression)
+
+
+def _check_expression(path: str, expression: LabelSelectorRequirement) -> Iterator[FieldError]:
+    operator, number = expression.operator, len(expression.values)
+    if number > MAX_VALUES:
+        yield FieldError(f"{path}.values", str(number), f"must have at most {MAX_VALUES} items", TOO_MANY)
+    if error := label_key_error(expression.key):
+        yield FieldError(f"{path}.key", quoted(expression.key), error)
+    if operator not in OPERATORS:
+        accepted = f"{', '.join(OPERATORS)} are accepted"
+        yield FieldError(f"{path}.operator", quoted(operator), accepted, NOT_SUPPORTED)
+    elif operator in ("In", "NotIn") and not expression.values:
+        yield FieldError(f"{path}.values", "[]", f"{operator} needs at least one value", MISSING)
+    elif operator in ("Exists", "DoesNotExist") and expression.values:
+        yield FieldError(f"{path}.values", quoted(expression.values), f"{operator} has no values")

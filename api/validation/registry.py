@@ -50,7 +50,8 @@ class KindRules(Generic[O]):
     yields the texts of Warning headers for an object as the client sent it, before defaults and admission: mostly one
     for each field that is stored but has no effect. A warning that an empty object gets means that nothing acts on the
     kind, and docs/kinds.md says so. `validate_name(name)` returns what is wrong with a
-    name, an empty string if it is valid.
+    name, an empty string if it is valid. `check_numbers(object)` yields an error for each list or map with too many
+    items, before defaults and admission, whose time depends on the numbers.
     """
 
     default: Callable[[O], O] = _unchanged
@@ -58,6 +59,7 @@ class KindRules(Generic[O]):
     validate_update: Callable[[O, O], Iterator[FieldError]] = _nothing
     warnings: Callable[[O], Iterator[str]] = _nothing
     validate_name: Callable[[str], str] = names.dns_subdomain_error
+    check_numbers: Callable[[O], Iterator[FieldError]] = _nothing
 
 
 AnyRules = KindRules[Any]
@@ -171,6 +173,7 @@ RULES: Mapping[type[Object], AnyRules] = {
         services.check_service,
         services.check_service_update,
         validate_name=names.dns_1035_label_error,
+        check_numbers=services.check_service_numbers,
     ),
     Endpoints: KindRules(endpoints_defaults, services.check_endpoints),
     EndpointSlice: KindRules(

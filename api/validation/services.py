@@ -27,7 +27,7 @@ from api.core.services import (
     needs_health_check_node_port,
 )
 from api.meta import names
-from api.meta.schema import FORBIDDEN, MISSING, FieldError, duplicate_values, quoted, unsupported_values
+from api.meta.schema import FORBIDDEN, MISSING, TOO_MANY, FieldError, duplicate_values, quoted, unsupported_values
 from api.meta.selectors import LabelSelector, check_selector
 
 TRAFFIC_POLICIES = (CLUSTER, LOCAL)
@@ -35,6 +35,22 @@ TRAFFIC_DISTRIBUTIONS = ("PreferClose", "PreferSameZone", "PreferSameNode")
 
 
 # --- Service ----------------------------------------------------------------------------------------------------------
+
+MAX_PORTS, MAX_ADDRESSES, MAX_SELECTOR_LABELS = 1000, 1000, 100
+"""Ports of a service, addresses of each field with addresses, and labels of its selector."""
+
+
+def check_service_numbers(service: Service) -> Iterator[FieldError]:
+    """Yield an error for each list of a Service with too many items."""
+    spec = service.spec
+    for path, items, limit in (
+        ("spec.ports", spec.ports, MAX_PORTS),
+        ("spec.externalIPs", spec.external_ips, MAX_ADDRESSES),
+        ("spec.loadBalancerSourceRanges", spec.load_balancer_source_ranges, MAX_ADDRESSES),
+        ("spec.selector", spec.selector, MAX_SELECTOR_LABELS),
+    ):
+        if len(items) > limit:
+            yield FieldError(path, str(len(items)), f"must have at most {limit} items", TOO_MANY)
 
 
 def check_service(service: Service) -> Iterator[FieldError]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import hashlib
 
 import msgspec
 
-from api.core.events import NORMAL, WARNING, EventSource, make_event, object_reference
+from api.core.events import NORMAL, WARNING, Event, EventSource, make_event, object_reference
 from api.core.pod import Pod
 from api.meta.types import Object, ObjectMeta, ObjectReference, OwnerReference
 from master.controllers.actions import Create
@@ -69,8 +70,11 @@ def created(obj: Object, component: str, now: datetime.datetime) -> Create:
     return event_about(owner, NORMAL, "SuccessfulCreate", message, component, now)
 
 
-def create_failed(owner: ObjectReference, obj: Object, component: str, error: str, now: datetime.datetime) -> Create:
-    """Return the event of an owner that an object could not be created; its text depends on the kind."""
+def create_failed(owner: ObjectReference, obj: Object, component: str, error: str, now: datetime.datetime) -> Event:
+    """Return the event of an owner that an object could not be created; its text depends on the kind.
+
+    Its name follows from its content, so that the same event is counted (`repeated`).
+    """
     name, reason, message = obj.metadata.name, "FailedCreate", f"Error creating: {error}"
     match owner.kind, obj.KIND:
         case "StatefulSet", "Pod":
@@ -79,7 +83,22 @@ def create_failed(owner: ObjectReference, obj: Object, component: str, error: st
             message = f"Error creating job: {error}"
         case "Deployment", _:
             reason, message = "ReplicaSetCreateError", f'Failed to create new replica set "{name}": {error}'
-    return event_about(owner, WARNING, reason, message, component, now)
+    event = make_event(owner, WARNING, reason, message, EventSource(component=component), now)
+    content = msgspec.json.encode((owner.kind, owner.uid, reason, message, component))
+    name = f"{owner.name[:MAX_OWNER_NAME].rstrip('-.')}.{hashlib.sha256(content).hexdigest()[:16]}"
+    return msgspec.structs.replace(event, metadata=ObjectMeta(name=name, namespace=event.metadata.namespace))
+
+
+MAX_OWNER_NAME = 200
+"""Characters of the owner's name in the name of an event."""
+
+MAX_COUNT = (1 << 31) - 1
+
+
+def repeated(before: Event, event: Event) -> Event:
+    """Return an event that happened once more, with its count and time."""
+    count = min(max(before.count, 1) + 1, MAX_COUNT)
+    return msgspec.structs.replace(before, count=count, last_timestamp=event.last_timestamp)
 
 
 def owner_of(obj: Object) -> ObjectReference | None:

@@ -5,7 +5,7 @@ Source: the mapping methods of OpenShift: claim, lookup, generate and add.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from msgspec.structs import replace
@@ -124,13 +124,16 @@ def _candidates(method: str, name: str) -> Iterator[str]:
         yield from (f"{name}{number}" for number in range(2, MAX_GENERATED_NAMES + 1))
 
 
-def sync_groups(account: ProviderIdentity, user_name: str, objects: Transaction, create: Create) -> list[Delete]:
+def sync_groups(
+    account: ProviderIdentity, user_name: str, member_of: Iterable[str], objects: Transaction, create: Create
+) -> list[Delete]:
     """Make the user a member of the groups that the provider names, and of no other group that this provider named.
 
-    An existing group of the name gets the user and the provider's annotation, so the user leaves it when the provider
-    no longer names it. Names that no Group can have, such as those of virtual groups, are skipped. Return the deletions
-    of groups that a login has created and whose last member leaves: people who choose their groups at the provider
-    could fill the store with them.
+    `member_of` are the names of the user's groups; others are not read, because there may be many. An existing group of
+    a named name gets the user and the provider's annotation, so the user leaves it when the provider no longer names
+    it. Names that no Group can have, such as those of virtual groups, are skipped. Return the deletions of groups that
+    a login has created and whose last member leaves: people who choose their groups at the provider could fill the
+    store with them.
     """
     deletions: list[Delete] = []
     if account.groups is None:
@@ -138,10 +141,13 @@ def sync_groups(account: ProviderIdentity, user_name: str, objects: Transaction,
     named = {name for name in account.groups[:MAX_SYNCED_GROUPS] if not group_name_error(name)}
     mark = f"{SYNCED_ANNOTATION_PREFIX}{account.provider_name}"
     resource = group_resource(Group)
-    for group in objects.list(resource):
+    for group_name in sorted(named.union(member_of)):
+        group: Group | None = objects.get(Key(resource, "", group_name))
+        if group is None:
+            continue
         is_member = user_name in group.users
-        if group.metadata.name in named:
-            named.discard(group.metadata.name)
+        if group_name in named:
+            named.discard(group_name)
             synced = with_metadata(group, annotations={**group.metadata.annotations, mark: SYNCED})
             if not is_member and len(group.users) < MAX_GROUP_USERS:
                 synced = replace(synced, users=(*group.users, user_name))

@@ -13,6 +13,7 @@ from master.auth.identity_providers.provider import (
     ProviderIdentity,
     escape_provider_user_name,
 )
+from master.auth.oauth_tokens import GroupIndex
 from master.errors import StatusError
 from master.oauth.identity_mapper import CLAIM_ERROR, MappingError, map_login, sync_groups
 from master.oauth.messages import Annotate
@@ -42,11 +43,15 @@ class Busy(Exception):
 
 
 class Logins:
-    """The logins of people. Checks of passwords are delayed after failures, and limited in number."""
+    """The logins of people. Checks of passwords are delayed after failures, and limited in number.
 
-    def __init__(self, storage: Storage, creation: ObjectCreation) -> None:
+    `groups` has the groups of each user.
+    """
+
+    def __init__(self, storage: Storage, creation: ObjectCreation, groups: GroupIndex) -> None:
         self._store = storage
         self._creation = creation
+        self._groups = groups
         self._throttle = PasswordThrottle()
         self._pending_logins = PendingLogins()
         self._delayed_logins = PendingLogins(MAX_DELAYED_LOGINS)
@@ -101,6 +106,7 @@ class Logins:
         annotate(USERNAME_ANNOTATION, account.provider_user_name[:MAX_RECORDED_NAME])
         annotate(DECISION_ANNOTATION, "error")
         for _ in range(MAPPING_ATTEMPTS):
+            await self._store.write()  # Only committed groups are in the index.
             objects = Transaction(self._store)
 
             def create(resource: Any, obj: Any, objects: Transaction = objects) -> Any:
@@ -108,14 +114,15 @@ class Logins:
 
             try:
                 user = map_login(provider, account, objects, create)
-                deletions = sync_groups(account, user.metadata.name, objects, create)
+                name = user.metadata.name
+                deletions = sync_groups(account, name, self._groups.of(name), objects, create)
             except StatusError as error:
                 raise MappingError(CLAIM_ERROR, str(error)) from error
             try:
                 await self._store.write(*objects.changes, *deletions)
             except Conflict:
                 continue
-            record = self._store.get_uncommitted(user_key(user.metadata.name))
+            record = self._store.get_uncommitted(user_key(name))
             if record is not None:
                 annotate(DECISION_ANNOTATION, "allow")
                 mapped: User = record.object

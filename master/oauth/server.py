@@ -23,6 +23,7 @@ from master.auth.identity_providers.provider import (
     ProviderError,
     RedirectProvider,
 )
+from master.auth.oauth_tokens import GroupIndex
 from master.oauth import pages
 from master.oauth.authorize import (
     TOKEN,
@@ -129,6 +130,7 @@ class OAuthServer:
         providers: tuple[IdentityProvider, ...],
         sealer: SessionSealer,
         service_account_of: Callable[[str], str],
+        groups: GroupIndex,
         url: Callable[[], str],
         service_account_grant_method: str,
     ) -> None:
@@ -141,7 +143,7 @@ class OAuthServer:
         self._url = url
         self._clients = ClientRegistry(storage, service_account_grant_method)
         self._tokens = TokenIssuer(storage, creation, clock, service_account_of)
-        self._logins = Logins(storage, creation)
+        self._logins = Logins(storage, creation, groups)
         self._handlers: Mapping[str, Mapping[str, Handler]] = {
             DISCOVERY_PATH: {"GET": self._discover},
             AUTHORIZE_PATH: {"GET": self._authorize, "POST": self._authorize},

@@ -29,6 +29,7 @@ from master.registry.decoding import random_letters
 from master.registry.pod_security_labels import namespace_level, with_level
 from master.resources.configuration import ServiceAccount
 from master.resources.metadata import Clock
+from master.resources.pod_template import check_pod_numbers
 from master.resources.resource import AnyResource
 from master.resources.scheme import BY_KIND, group_resource
 from master.resources.security_context_constraints import SecurityContextConstraints
@@ -78,6 +79,9 @@ class ObjectCreation:
             warn=warn,
             annotate=annotate,
         )
+        # A controller creates pods of templates that no client has sent as such, as that in a ControllerRevision.
+        if problems := list(check_pod_numbers(obj)):
+            raise errors.invalid(resource, obj.metadata.name, problems)
         with transaction.savepoint():
             obj = self.chain.mutate(admission, obj, transaction)
             obj = strategy.prepare_create(resource, obj, str(uuid.uuid4()), admission.now)

@@ -14,6 +14,7 @@ from api.validation.registry import check, default
 from master import errors
 from master.request_info import RequestInfo
 from master.resources.metadata import with_metadata
+from master.resources.pod_template import check_pod_numbers
 from master.resources.resource import AnyResource
 from master.serialization.readable import unreadable
 
@@ -43,7 +44,8 @@ def decode_object(
     """Return the object in a request's body. `random_letters` (five of NAME_LETTERS) completes a generateName.
 
     Raises Invalid for values of other types than the fields have, also for quantities and times that cannot be parsed.
-    All other values are validated after admission has completed the object (`strategy.validate`).
+    The numbers of items in lists are checked here, too, because they bound the time of all that follows. All other
+    values are validated after admission has completed the object (`strategy.validate`).
     """
     resource = info.resource
     if not isinstance(document, dict):
@@ -55,6 +57,8 @@ def decode_object(
     obj = None
     if all(problem.reason == UNKNOWN for problem in problems):
         obj = msgspec.convert(without_null_fields, resource.type)
+        if too_many := [*resource.rules.check_numbers(obj), *check_pod_numbers(obj)]:
+            raise errors.invalid(resource, obj.metadata.name, too_many)
         # The messages of the validation are those of Kubernetes, so they take precedence for the same field.
         problems += errors.first_errors(check(obj, resource.rules)) if type_problems else ()
     reported = {problem.path for problem in problems}

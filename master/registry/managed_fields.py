@@ -6,13 +6,13 @@ keys, `v:VALUE` to an item of a set (FieldsV1 of structured-merge-diff).
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
 
+from api.codec.limits import copied, value_count
 from api.meta.schema import MISSING, FieldError, without_nulls
 from api.meta.types import StatusCause, StatusDetails
 from master import errors
@@ -45,23 +45,27 @@ _UNOWNED = frozenset(
 
 def leaves(document: Mapping[str, Json], shape: MergeSchema) -> dict[Path, Json]:
     """Return every field that can have a manager, with its value."""
-    return {path: value for path, value in _leaves(document, shape, ()) if path and path not in _UNOWNED}
+    found: dict[Path, Json] = {}
+    _add_leaves(document, shape, (), found)
+    for path in (*_UNOWNED, ()):
+        found.pop(path, None)
+    return found
 
 
-def _leaves(value: Json, shape: MergeSchema, path: Path) -> Iterator[tuple[Path, Json]]:
+def _add_leaves(value: Json, shape: MergeSchema, path: Path, found: dict[Path, Json]) -> None:
     if isinstance(value, dict) and value and shape.kind is not MergeKind.ATOMIC:
         for key, member in value.items():
-            yield from _leaves(member, shape.child(key), (*path, f"f:{key}"))
+            _add_leaves(member, shape.child(key), (*path, f"f:{key}"), found)
     elif isinstance(value, list) and value and shape.kind is MergeKind.LIST_MAP:
         for element in value:
             element_path = (*path, step_of(element, shape))
-            yield element_path, _LIST_ITEM
-            yield from _leaves(element, shape.items or OPEN, element_path)
+            found[element_path] = _LIST_ITEM
+            _add_leaves(element, shape.items or OPEN, element_path, found)
     elif isinstance(value, list) and value and shape.kind is MergeKind.SET:
         for element in value:
-            yield (*path, step_of(element, shape)), element
+            found[*path, step_of(element, shape)] = element
     else:
-        yield path, value
+        found[path] = value
 
 
 def step_of(element: Json, shape: MergeSchema) -> str:
@@ -78,19 +82,20 @@ def _compact(value: Json) -> str:
 
 def to_fields(paths: Iterable[Path]) -> dict[str, Json]:
     """Return FieldsV1: the paths as a tree, in which `.` marks a path that is owned besides the paths below it."""
-    root: dict[str, Json] = {}
-    for path in sorted(paths, key=len):
-        subtree = root
-        for step in path:
-            subtree = subtree.setdefault(step, {})
-        subtree["."] = {}
-    return {step: _without_unowned(below) for step, below in sorted(root.items())}
+    owned, root = frozenset(paths), dict[str, Json]()
+    trees: dict[Path, dict[str, Json]] = {(): root}
 
+    def tree_of(path: Path) -> dict[str, Json]:
+        if path not in trees:
+            parent = tree_of(path[:-1])
+            if not parent and path[:-1] in owned:
+                parent["."] = {}
+            parent[path[-1]] = trees[path] = {}
+        return trees[path]
 
-def _without_unowned(tree: Mapping[str, Json]) -> dict[str, Json]:
-    if tree.keys() == {"."}:
-        return {}
-    return {step: _without_unowned(below) if step != "." else {} for step, below in sorted(tree.items())}
+    for path in sorted(owned):
+        tree_of(path)
+    return root
 
 
 def from_fields(fields: Json) -> FieldSet:
@@ -189,11 +194,12 @@ def _format_manager(manager: FieldManager) -> dict[str, Json]:
         "manager": manager.manager,
         "operation": manager.operation,
         "apiVersion": manager.api_version,
-        "time": manager.time,
         "fieldsType": "FieldsV1",
         "fieldsV1": to_fields(manager.fields),
     }
-    return entry | ({"subresource": manager.subresource} if manager.subresource else {})
+    # A client may give a manager without a time; an empty text is none.
+    optional = {"time": manager.time, "subresource": manager.subresource}
+    return entry | {key: text for key, text in optional.items() if text}
 
 
 # --- apply ------------------------------------------------------------------------------------------------------------
@@ -229,7 +235,7 @@ def apply(
 def _merge(live: Json, applied: Json, shape: MergeSchema) -> Json:
     if isinstance(live, dict) and isinstance(applied, dict) and shape.kind is not MergeKind.ATOMIC:
         joined = {key: _merge(live[key], value, shape.child(key)) for key, value in applied.items() if key in live}
-        return {**copy.deepcopy(live), **copy.deepcopy(applied), **joined}
+        return {**copied(live), **copied(applied), **joined}
     if isinstance(live, list) and isinstance(applied, list) and shape.kind in (MergeKind.LIST_MAP, MergeKind.SET):
         wanted = {step_of(element, shape): element for element in applied}
         known = {step_of(element, shape): element for element in live}
@@ -237,12 +243,14 @@ def _merge(live: Json, applied: Json, shape: MergeSchema) -> Json:
         merged = [
             _merge(element, wanted[step], inner) if step in wanted else element for step, element in known.items()
         ]
-        return copy.deepcopy(merged + [element for step, element in wanted.items() if step not in known])
-    return copy.deepcopy(applied)
+        return copied(merged + [element for step, element in wanted.items() if step not in known])
+    return copied(applied)
 
 
 def _removable(dropped: FieldSet, others: Iterable[FieldManager], wanted: FieldSet) -> list[Path]:
     """Return the paths that no other manager owns, nor anything below them. Paths below a removed path are left out."""
+    if not dropped:
+        return []
     needed = {
         prefix
         for fields in (wanted, *(other.fields for other in others))
@@ -322,6 +330,49 @@ def track_update(
 # --- managers of an object --------------------------------------------------------------------------------------------
 
 
+MAX_TRACKED_VALUES = 10_000
+"""Values of an object, without those of its managedFields, up to which it has a record of its field managers. Each
+write compares all its fields, which takes 15 us per value.
+"""
+
+MAX_OWNED_FIELDS = 20_000
+"""Fields that all field managers of an object have together."""
+
+
+def _is_tracked(document: Mapping[str, Json]) -> bool:
+    """Return whether an object is small enough for a record of its field managers."""
+    metadata = document.get("metadata")
+    if isinstance(metadata, dict):
+        metadata = {key: value for key, value in metadata.items() if key != "managedFields"}
+    return value_count({**document, "metadata": metadata}, MAX_TRACKED_VALUES) <= MAX_TRACKED_VALUES
+
+
+def _are_too_many(managers: Iterable[FieldManager]) -> bool:
+    return sum(len(manager.fields) for manager in managers) > MAX_OWNED_FIELDS
+
+
+def bounded_apply(
+    live: dict[str, Json],
+    applied: dict[str, Json],
+    shape: MergeSchema,
+    manager: FieldManager,
+) -> Applied:
+    """Return the result of an `apply` to the live document with its managers. Raises StatusError if one of the
+    documents, or the number of owned fields, is too large.
+    """
+    for name, document in (("body", applied), ("object", live)):
+        if not _is_tracked(document):
+            raise _too_large(f"the {name} of a server-side apply has more than {MAX_TRACKED_VALUES} values")
+    result = apply(live, applied, shape, managers_in(live), manager)
+    if _are_too_many(result.managers):
+        raise _too_large(f"the field managers of the object have more than {MAX_OWNED_FIELDS} fields")
+    return result
+
+
+def _too_large(message: str) -> StatusError:
+    return status_error(413, "RequestEntityTooLarge", message)
+
+
 def applied_fields(info: RequestInfo, document: object, manager: str) -> dict[str, Any]:
     """Return the part of an apply's body that the subresource covers. Raise StatusError if it is no apply body."""
     if not manager:
@@ -343,7 +394,8 @@ def managers_after_update(
     """Return the field managers after an update.
 
     A client that sends other managedFields than the stored ones replaces them, as kubectl does to migrate client-side
-    apply; an empty list removes them. Raises BadRequest for more than MAX_MANAGERS.
+    apply; an empty list removes them. Raises BadRequest for more than MAX_MANAGERS or MAX_OWNED_FIELDS. The record
+    ends with an update that makes the object or the record too large.
     """
     had = old.metadata.managed_fields
     # A projection shows a part of another resource, whose managers are not the client's to replace.
@@ -352,9 +404,15 @@ def managers_after_update(
         raise errors.bad_request(f"metadata.managedFields has {len(given)} entries; {MAX_MANAGERS} are accepted")
     if had is None and not given:
         return ()
-    before, after = msgspec.to_builtins(old), msgspec.to_builtins(new)
+    # As JSON, in which lists are lists; `to_builtins` returns the tuples of the types, which no merge descends into.
+    before, after = (msgspec.json.decode(msgspec.json.encode(obj)) for obj in (old, new))
+    if not _is_tracked(before) or not _is_tracked(after):
+        return ()
     managers = managers_in(before if given is None else sent)
-    return track_update(before, after, resource.merge_schema, managers, manager)
+    if given and _are_too_many(managers):
+        raise errors.bad_request(f"metadata.managedFields has more than {MAX_OWNED_FIELDS} fields")
+    updated = track_update(before, after, resource.merge_schema, managers, manager)
+    return () if _are_too_many(updated) else updated
 
 
 def with_managed_fields(obj: Any, managers: Sequence[FieldManager]) -> Any:

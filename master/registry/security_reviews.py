@@ -9,11 +9,12 @@ from msgspec.structs import replace
 from api.core.pod import Pod
 from api.meta.schema import MISSING, FieldError
 from api.meta.types import Object, ObjectReference
+from api.validation.pod_limits import check_numbers
 from api.validation.registry import default
 from master import errors
 from master.admission.scc.matching import Trial, decide, try_scc
 from master.admission.scc.order import sort_sccs
-from master.admission.scc.plugin import candidates, check_container_count, denial, namespace_ranges, usable_by
+from master.admission.scc.plugin import candidates, denial, namespace_ranges, usable_by
 from master.admission.service_account import service_account_user
 from master.auth.attributes import Authorize, User
 from master.resources.configuration import SERVICE_ACCOUNTS, ServiceAccount
@@ -33,8 +34,8 @@ from master.storage.interface import Key, Storage, Transaction
 
 SECURITY_REVIEWS = (PodSecurityPolicyReview, PodSecurityPolicySelfSubjectReview, PodSecurityPolicySubjectReview)
 
-MAX_SERVICE_ACCOUNTS = 100
-"""Service accounts of one review."""
+MAX_SERVICE_ACCOUNTS, MAX_CHECKED_CONTAINERS = 100, 400
+"""Service accounts of one review, and the product of their number and that of the containers of the template."""
 
 
 class SecurityReviews:
@@ -46,6 +47,9 @@ class SecurityReviews:
 
     def answer(self, review: Object, requester: User, namespace: str) -> Object:
         """Return the review with its status."""
+        assert isinstance(review, SECURITY_REVIEWS)
+        if problems := list(check_numbers("spec.template.spec", review.spec.template.spec)):
+            raise errors.invalid_review(review.KIND, problems)
         if isinstance(review, PodSecurityPolicyReview):
             return replace(review, status=self._review_accounts(review, namespace))
         if isinstance(review, PodSecurityPolicySelfSubjectReview):
@@ -83,6 +87,12 @@ class SecurityReviews:
         names = tuple(dict.fromkeys(named))
         if len(names) > MAX_SERVICE_ACCOUNTS:
             raise errors.bad_request(f"{len(names)} service accounts are named; {MAX_SERVICE_ACCOUNTS} are accepted")
+        containers = len(template.spec.containers) + len(template.spec.init_containers)
+        if len(names) > 1 and len(names) * containers > MAX_CHECKED_CONTAINERS:
+            accepted = f"{MAX_CHECKED_CONTAINERS} containers in all are accepted"
+            raise errors.bad_request(
+                f"{containers} containers are checked for {len(names)} service accounts; {accepted}"
+            )
         for name in names:
             if self._store.get_uncommitted(Key(group_resource(ServiceAccount), namespace, name)) is None:
                 raise errors.bad_request(errors.not_found(SERVICE_ACCOUNTS, name).status.message)
@@ -105,9 +115,7 @@ class SecurityReviews:
 
 
 def _pod(template: PodTemplateSpec, namespace: str) -> Pod:
-    pod = default(Pod(metadata=replace(template.metadata, namespace=namespace), spec=template.spec))
-    check_container_count(PODS, pod)
-    return pod
+    return default(Pod(metadata=replace(template.metadata, namespace=namespace), spec=template.spec))
 
 
 def _completed(template: PodTemplateSpec, trial: Trial) -> PodTemplateSpec:

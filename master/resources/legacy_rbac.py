@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from api.meta import names
-from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted
+from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, TOO_MANY, FieldError, quoted
 from api.meta.selectors import LabelSelector, check_selector, format_selector
 from api.meta.types import ATOMIC, Json, Object, ObjectReference, Value
 from api.validation.registry import KindRules
@@ -323,7 +323,21 @@ def _binding_rules(stored: AnyResource, to_stored: Callable[[Any], Any]) -> Kind
     def validate_update(old: LegacyBinding, new: LegacyBinding) -> Iterator[FieldError]:
         yield from stored.rules.validate_update(to_stored(old), to_stored(new))
 
-    return KindRules(_default_binding, validate, validate_update, validate_name=names.path_segment_error)
+    return KindRules(
+        _default_binding,
+        validate,
+        validate_update,
+        validate_name=names.path_segment_error,
+        check_numbers=_check_subject_number,
+    )
+
+
+def _check_subject_number(binding: LegacyBinding) -> Iterator[FieldError]:
+    yield from rbac.check_subject_number(binding)
+    named = len(binding.user_names or ()) + len(binding.group_names or ())
+    if named > rbac.MAX_SUBJECTS:
+        accepted = f"must have at most {rbac.MAX_SUBJECTS} items together with groupNames"
+        yield FieldError("userNames", str(named), accepted, TOO_MANY)
 
 
 def _binding_resource(of: type[Any], stored: AnyResource) -> AnyResource:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from api.meta import names
-from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted, unsupported_values
+from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, TOO_MANY, FieldError, quoted, unsupported_values
 from api.meta.selectors import LabelSelector, check_selector, format_selector
 from api.meta.types import Object, Value
 from api.meta.values import Int32, IntOrString
@@ -89,6 +89,24 @@ class NetworkPolicy(Object, frozen=True):
 NETWORK_POLICY_WARNING = (
     "nothing acts on this NetworkPolicy: it keeps no packet out; only the VNIDs of projects do (netnamespaces)"
 )
+
+
+MAX_POLICY_RULES, MAX_PEERS, MAX_POLICY_PORTS = 1000, 2000, 5000
+"""Rules of a NetworkPolicy, and peers with the exceptions of their networks, and ports, of all rules together."""
+
+
+def _check_policy_numbers(policy: NetworkPolicy) -> Iterator[FieldError]:
+    spec = policy.spec
+    ports = [*(rule.ports for rule in spec.ingress), *(rule.ports for rule in spec.egress)]
+    peers = [peer for rule in spec.ingress for peer in rule.from_] + [peer for rule in spec.egress for peer in rule.to]
+    exceptions = sum(len(peer.ip_block.except_) for peer in peers if peer.ip_block is not None)
+    for name, number, limit in (
+        ("rules", len(ports), MAX_POLICY_RULES),
+        ("peers and exceptions", len(peers) + exceptions, MAX_PEERS),
+        ("ports", sum(map(len, ports)), MAX_POLICY_PORTS),
+    ):
+        if number > limit:
+            yield FieldError("spec", str(number), f"must have at most {limit} {name}", TOO_MANY)
 
 
 def _default_network_policy(policy: NetworkPolicy) -> NetworkPolicy:
@@ -200,7 +218,10 @@ NETWORK_POLICIES = Resource(
     ),
     spec=lambda policy: policy.spec,
     rules=KindRules(
-        _default_network_policy, _validate_network_policy, warnings=lambda policy: iter((NETWORK_POLICY_WARNING,))
+        _default_network_policy,
+        _validate_network_policy,
+        warnings=lambda policy: iter((NETWORK_POLICY_WARNING,)),
+        check_numbers=_check_policy_numbers,
     ),
 )
 

@@ -14,6 +14,7 @@ from api.meta.selectors import LabelSelector, compile_selector, format_selector
 from api.meta.types import Condition, Object, ObjectMeta, Value, merge_keys
 from api.validation import pod
 from api.validation.defaults import spec_defaults
+from api.validation.pod_limits import check_numbers
 from api.validation.registry import KindRules
 from master.resources.printing import NAME
 from master.resources.resource import Column, Resource
@@ -184,9 +185,24 @@ POD_TEMPLATES = Resource(
 
 def template_of(obj: Any) -> PodTemplateSpec | None:
     """Return the pod template of a workload or a PodTemplate; None for other objects."""
+    return _template_and_path(obj)[0]
+
+
+def check_pod_numbers(obj: Any) -> Iterator[FieldError]:
+    """Yield the errors of a pod, or of an object with a pod template, that has too many items; see `pod_limits`."""
+    if isinstance(obj, Pod):
+        yield from check_numbers("spec", obj.spec)
+        return
+    template, path = _template_and_path(obj)
+    if template is not None:
+        yield from check_numbers(f"{path}.spec", template.spec)
+
+
+def _template_and_path(obj: Any) -> tuple[PodTemplateSpec | None, str]:
     if isinstance(obj, PodTemplate):
-        return obj.template
+        return obj.template, "template"
     spec = getattr(obj, "spec", None)
     job = getattr(spec, "job_template", None)
     template = getattr(spec if job is None else job.spec, "template", None)
-    return template if isinstance(template, PodTemplateSpec) else None
+    path = "spec.template" if job is None else "spec.jobTemplate.spec.template"
+    return (template, path) if isinstance(template, PodTemplateSpec) else (None, "")

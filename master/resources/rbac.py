@@ -9,7 +9,7 @@ import msgspec
 from msgspec.structs import replace
 
 from api.meta import names
-from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted
+from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, TOO_MANY, FieldError, quoted
 from api.meta.selectors import LabelSelector
 from api.meta.types import ATOMIC, Object, Value
 from api.validation.registry import KindRules
@@ -146,6 +146,17 @@ def _validate_role(role: Role | ClusterRole) -> Iterator[FieldError]:
                 yield FieldError(f"{path}.resources", "[]", reason, MISSING)
 
 
+MAX_SUBJECTS = 5000
+"""Subjects of a binding."""
+
+
+def check_subject_number(binding: Any) -> Iterator[FieldError]:
+    """Yield an error if a binding has more than MAX_SUBJECTS."""
+    if len(binding.subjects) > MAX_SUBJECTS:
+        accepted = f"must have at most {MAX_SUBJECTS} items"
+        yield FieldError("subjects", str(len(binding.subjects)), accepted, TOO_MANY)
+
+
 def _validate_binding(binding: RoleBinding | ClusterRoleBinding) -> Iterator[FieldError]:
     kinds = ("Role", "ClusterRole") if isinstance(binding, RoleBinding) else ("ClusterRole",)
     reference = binding.role_ref
@@ -211,7 +222,11 @@ _BINDING_COLUMNS = (
 )
 _ROLE_STRATEGY: KindRules[Any] = KindRules(validate=_validate_role, validate_name=names.path_segment_error)
 _BINDING_STRATEGY: KindRules[Any] = KindRules(
-    _default_binding, _validate_binding, _validate_binding_update, validate_name=names.path_segment_error
+    _default_binding,
+    _validate_binding,
+    _validate_binding_update,
+    validate_name=names.path_segment_error,
+    check_numbers=check_subject_number,
 )
 
 ROLES = Resource(

@@ -11,7 +11,7 @@ from api.core.pod import PodSpec
 from api.core.storage import PENDING, PersistentVolumeClaim, persistent_volume_claim_defaults
 from api.core.volumes import PersistentVolumeClaimVolumeSource, Volume
 from api.meta import names
-from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted, without_nulls
+from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, TOO_MANY, FieldError, quoted, without_nulls
 from api.meta.selectors import LabelSelector, check_selector, format_selector
 from api.meta.types import Condition, Json, Object, Value, merge_keys
 from api.meta.values import Int32
@@ -132,6 +132,17 @@ def with_claims(spec: PodSpec, claims: Iterable[tuple[str, str]]) -> PodSpec:
 
 
 # --- defaults and fields that the server sets -------------------------------------------------------------------------
+
+
+MAX_CLAIM_TEMPLATES = 50
+"""Claims of each pod of a StatefulSet."""
+
+
+def _check_claim_number(stateful_set: StatefulSet) -> Iterator[FieldError]:
+    number = len(stateful_set.spec.volume_claim_templates)
+    if number > MAX_CLAIM_TEMPLATES:
+        accepted = f"must have at most {MAX_CLAIM_TEMPLATES} items"
+        yield FieldError("spec.volumeClaimTemplates", str(number), accepted, TOO_MANY)
 
 
 def _default_stateful_set(stateful_set: StatefulSet) -> StatefulSet:
@@ -262,7 +273,10 @@ STATEFUL_SETS = Resource(
         ),
     ),
     rules=KindRules(
-        default=_default_stateful_set, validate=_validate_stateful_set, validate_update=_validate_stateful_set_update
+        default=_default_stateful_set,
+        validate=_validate_stateful_set,
+        validate_update=_validate_stateful_set_update,
+        check_numbers=_check_claim_number,
     ),
     acted_on_by="the stateful set controller of the master",
 )

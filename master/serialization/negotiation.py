@@ -111,6 +111,10 @@ def _too_deep() -> errors.StatusError:
     return errors.bad_request(f"the body has more than {MAX_DEPTH} levels")
 
 
+def _too_many_values() -> errors.StatusError:
+    return errors.status_error(413, "RequestEntityTooLarge", f"the body has more than {MAX_VALUES} values")
+
+
 def _parse_json(body: bytes) -> Any:
     """Return the document of a JSON text. Raises StatusError beyond the limits, and DecodeError if it is not JSON."""
     try:
@@ -122,7 +126,7 @@ def _parse_json(body: bytes) -> Any:
     if brackets > MAX_DEPTH and is_too_deep(document):
         raise _too_deep()
     if brackets + body.count(b",") > MAX_VALUES and has_too_many_values(document):
-        raise errors.status_error(413, "RequestEntityTooLarge", f"the body has more than {MAX_VALUES} values")
+        raise _too_many_values()
     return document
 
 
@@ -150,6 +154,8 @@ def _decode_yaml(body: bytes) -> Any:
         raise errors.bad_request(f"the body is not YAML as objects are written in: {problems[0]}")
     if len(documents) != 1:
         raise errors.bad_request(f"the body holds {len(documents)} documents; one is accepted")
+    if has_too_many_values(documents[0].value):
+        raise _too_many_values()
     return documents[0].value
 
 
@@ -161,8 +167,12 @@ def _decode_protobuf(body: bytes) -> Any:
         document = protobuf.document(body)
     except (protobuf.Unreadable, UnicodeDecodeError) as error:
         raise errors.unsupported_media_type(f"the protobuf body cannot be read: {error}") from error
+    except protobuf.TooManyValues as error:
+        raise _too_many_values() from error
     if is_too_deep(document):
         raise _too_deep()
+    if has_too_many_values(document):  # JSON in the message counts, too.
+        raise _too_many_values()
     return document
 
 

@@ -17,7 +17,7 @@ import msgspec
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, unknown_fields
 from google.protobuf.message import DecodeError, Message
 
-from api.codec.limits import MAX_DEPTH
+from api.codec.limits import MAX_DEPTH, MAX_VALUES
 from master.serialization.messages import Field, message_fields, message_names, message_of
 
 MAGIC = b"k8s\0"
@@ -37,10 +37,14 @@ class Unreadable(ValueError):
     """The bytes are not a message of the expected type."""
 
 
+class TooManyValues(ValueError):
+    """The message has more than MAX_VALUES values. Empty ones have two bytes, and take 20 us each."""
+
+
 def document(body: bytes) -> dict[str, Any]:
     """Return the JSON document of an object in a protobuf envelope.
 
-    Raise Unreadable, also for kinds without a message.
+    Raise Unreadable, also for kinds without a message, and TooManyValues.
     """
     if not body.startswith(MAGIC):
         raise Unreadable("the body does not begin with the protobuf envelope of Kubernetes")
@@ -49,7 +53,7 @@ def document(body: bytes) -> dict[str, Any]:
     name = message_of(version, kind)
     if name not in message_names() or name in ("Unknown", "TypeMeta"):
         raise Unreadable(f"{kind or 'this kind'} is accepted as application/json only")
-    return {"apiVersion": version, "kind": kind, **_struct(_parsed(name, envelope.raw))}
+    return {"apiVersion": version, "kind": kind, **_Converter().struct(_parsed(name, envelope.raw))}
 
 
 def _parsed(name: str, content: bytes) -> Message:
@@ -102,36 +106,49 @@ def _typed(described: descriptor_pb2.FieldDescriptorProto, kind: str) -> None:
 # --- values -----------------------------------------------------------------------------------------------------------
 
 
-def _struct(message: Message) -> dict[str, Any]:
-    """Return the message as JSON has it; empty texts and times are omitted."""
-    name = message.DESCRIPTOR.name
-    unknown = unknown_fields.UnknownFieldSet(message)
-    if len(unknown):
-        raise Unreadable(f"field {unknown[0].field_number} of {name} is not known here; send application/json")
-    values = {descriptor.name: value for descriptor, value in message.ListFields()}
-    document: dict[str, Any] = {}
-    for field in message_fields(name):
-        shown = _field(field, values[field.name]) if field.name in values else None
-        if field.inline and shown is not None:
-            document |= shown
-        elif shown is not None and shown != "":
-            document[field.name] = shown
-    return document
+class _Converter:
+    """Converts one message to a document."""
 
+    def __init__(self) -> None:
+        self._remaining = MAX_VALUES
 
-def _field(field: Field, value: Any) -> Any:
-    if field.map:
-        return {key: _value(value[key]) for key in value}
-    return [_value(element) for element in value] if field.repeated else _value(value)
+    def struct(self, message: Message) -> dict[str, Any]:
+        """Return the message as JSON has it; empty texts and times are omitted. Raises Unreadable and TooManyValues."""
+        name = message.DESCRIPTOR.name
+        unknown = unknown_fields.UnknownFieldSet(message)
+        if len(unknown):
+            raise Unreadable(f"field {unknown[0].field_number} of {name} is not known here; send application/json")
+        values = {descriptor.name: value for descriptor, value in message.ListFields()}
+        self._count(len(values))
+        document: dict[str, Any] = {}
+        for field in message_fields(name):
+            shown = self._field(field, values[field.name]) if field.name in values else None
+            if field.inline and shown is not None:
+                document |= shown
+            elif shown is not None and shown != "":
+                document[field.name] = shown
+        return document
 
+    def _count(self, number: int) -> None:
+        self._remaining -= number
+        if self._remaining < 0:
+            raise TooManyValues
 
-def _value(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode("ascii")
-    if isinstance(value, Message):
-        form: Callable[[Any], Any] = _FORMS.get(str(value.DESCRIPTOR.name), _struct)
-        return form(value)
-    return value
+    def _field(self, field: Field, value: Any) -> Any:
+        if not field.map and not field.repeated:
+            return self._value(value)
+        self._count(len(value))
+        if field.map:
+            return {key: self._value(value[key]) for key in value}
+        return [self._value(element) for element in value]
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, bytes):
+            return base64.b64encode(value).decode("ascii")
+        if isinstance(value, Message):
+            form: Callable[[Any], Any] = _FORMS.get(str(value.DESCRIPTOR.name), self.struct)
+            return form(value)
+        return value
 
 
 def _moment(message: Any) -> datetime.datetime | None:

@@ -167,7 +167,7 @@ class Handlers:
         if verb == "get":
             return self._registry.get(request)
         if verb == "list":
-            return self._registry.list_all(request)
+            return await self._registry.list_all(request)
         operations = {
             "create": self._registry.create,
             "update": self._registry.update,

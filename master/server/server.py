@@ -151,6 +151,7 @@ class Server:
             providers=parts.identity_providers,
             sealer=parts.session_sealer,
             service_account_of=self._authenticator.service_account_of,
+            groups=parts.oauth_tokens.groups,
             url=parts.public_url,
             service_account_grant_method=parts.service_account_grant_method,
         )

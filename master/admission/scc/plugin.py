@@ -55,8 +55,8 @@ from master.storage.interface import Key, Transaction
 CHOSEN_ANNOTATION = "securitycontextconstraints.admission.openshift.io/chosen"
 """Annotation of audit events: the SCC that admits the pod."""
 
-MAX_CONTAINERS, MAX_DENIAL, MAX_SCC_NAME = 500, 16_384, 253
-"""Containers of a pod, characters of a rejection, and characters of the name of an SCC."""
+MAX_DENIAL, MAX_SCC_NAME = 16_384, 253
+"""Characters of a rejection, and of the name of an SCC."""
 
 CHECKED_CONNECTIONS = frozenset(("attach", "exec"))
 
@@ -82,7 +82,6 @@ class SecurityContextConstraint(AdmissionPlugin):
         if not isinstance(obj, Pod) or (request.requester is not None and request.requester.user.node):
             return obj
         if request.operation is Operation.CREATE:
-            check_container_count(request.resource, obj)
             return annotate(self._admit(request, obj, objects))
         if request.operation is Operation.UPDATE and request.subresource in ("", EPHEMERAL_CONTAINERS):
             return self._update(request, obj, objects)
@@ -213,13 +212,6 @@ def candidates(resource: AnyResource, pod: Pod, objects: Transaction) -> Collect
         reason = f'failed to retrieve the required SCC "{name}": {missing}'
         raise errors.forbidden(resource, pod.metadata.name, reason)
     return (scc,)
-
-
-def check_container_count(resource: AnyResource, pod: Pod) -> None:
-    """Require that a pod has at most MAX_CONTAINERS, because each is checked with several SCCs. Raises Forbidden."""
-    count = len(pod.spec.init_containers) + len(pod.spec.containers) + len(pod.spec.ephemeral_containers)
-    if count > MAX_CONTAINERS:
-        raise errors.forbidden(resource, pod.metadata.name, f"it has {count} containers; {MAX_CONTAINERS} are accepted")
 
 
 def denial(decision: Decision, pod: Pod, ranges: NamespaceRanges) -> str:

@@ -20,6 +20,8 @@ import pytest
 
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
+from api.codec.limits import MAX_VALUES
+from api.validation.pod_limits import MAX_CONTAINERS
 from master.admission.chain import AdmissionChain
 from master.audit.policy import DEFAULT_POLICY
 from master.auth import pki, service_account_tokens
@@ -37,7 +39,7 @@ from master.server.server import Server, ServerDependencies, tls_context
 from master.server.watch import MAX_QUEUED_BYTES
 from master.storage.sqlite import SQLiteStorage
 from reconcile.connection_limiter import Limits
-from reconcile.listener import MAX_REQUEST_LINE_BYTES
+from reconcile.listener import MAX_PATH_PARTS, MAX_REQUEST_LINE_BYTES
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.untyped_client import UntypedClient
 from tests.testbed.silent_connections import silent_connections
@@ -166,10 +168,16 @@ async def test_body_of_three_mebibytes_is_accepted_and_a_larger_one_rejected(
         assert (await connection.line()).startswith(f"HTTP/1.1 {code} ".encode())
 
 
-async def test_an_object_that_defaults_make_too_large_is_rejected_before_admission(client: Client) -> None:
-    document = {"metadata": {"name": "defaulted"}, "spec": {"containers": [{}] * 100_000}}
-    answer = await UntypedClient(client).request("POST", "/api/v1/namespaces/default/pods", document)
-    assert (answer["code"], answer["reason"]) == (413, "RequestEntityTooLarge")
+async def test_pod_with_too_many_containers_is_rejected_before_defaults_and_admission(client: Client) -> None:
+    untyped, path = UntypedClient(client), "/api/v1/namespaces/default/pods"
+    for number in (MAX_CONTAINERS + 1, 20_000):
+        document = {"metadata": {"name": "crowded"}, "spec": {"containers": [{}] * number}}
+        answer = await untyped.request("POST", path, document)
+        assert (answer["code"], len(answer["causes"])) == (422, 1)
+        assert answer["causes"][0] == f"Too many: {number}: must have at most {MAX_CONTAINERS} items"
+    containers = [{"name": f"c{number}", "image": "i"} for number in range(MAX_CONTAINERS)]
+    await untyped.create(path, name="crowded", spec={"containers": containers})
+    assert (await untyped.request("DELETE", f"{path}/crowded"))["kind"] == "Pod"
 
 
 @pytest.mark.filterwarnings("ignore:Sending a large body")
@@ -190,6 +198,19 @@ async def test_patches_do_not_make_an_object_larger_than_four_mebibytes(client: 
     assert (await untyped.request("DELETE", f"{path}/grows"))["status"] == "Success"
 
 
+async def test_patches_do_not_give_an_object_more_values_than_a_body_may_have(client: Client) -> None:
+    untyped, half = UntypedClient(client), MAX_VALUES // 2
+    await untyped.create(CONFIG_MAPS, name="values", data={f"a{number}": "" for number in range(half)})
+    answer = await untyped.request(
+        "PATCH", f"{CONFIG_MAPS}/values", {"data": {f"b{number}": "" for number in range(half)}}
+    )
+    assert (answer["code"], answer["reason"]) == (413, "RequestEntityTooLarge")
+    assert f"{MAX_VALUES} are accepted" in answer["message"]
+    answer = await untyped.request("PATCH", f"{CONFIG_MAPS}/values", {"data": {"b": ""}})
+    assert len(answer["data"]) == half + 1
+    assert (await untyped.request("DELETE", f"{CONFIG_MAPS}/values"))["status"] == "Success"
+
+
 @pytest.mark.parametrize(
     "head",
     [
@@ -203,6 +224,13 @@ async def test_oversized_request_head_is_rejected(server: ApiServer, head: str) 
     async with raw(Kubeconfig.load(server.kubeconfig)) as connection:
         connection.send(head)
         assert b" 400 " in (await connection.line())
+
+
+@pytest.mark.parametrize(("parts", "code"), [(MAX_PATH_PARTS, 403), (MAX_PATH_PARTS + 1, 414), (60_000, 414)])
+async def test_path_with_many_parts_is_rejected_before_it_is_routed(server: ApiServer, parts: int, code: int) -> None:
+    async with raw(Kubeconfig.load(server.kubeconfig), anonymous=True) as connection:
+        connection.send(f"GET {'/a' * parts} HTTP/1.1\r\n{HOST}\r\n")
+        assert (await connection.line()).startswith(f"HTTP/1.1 {code} ".encode())
 
 
 async def test_selector_of_the_maximum_head_size_is_accepted(client: Client) -> None:

@@ -5,11 +5,16 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
+from api.meta.schema import TOO_MANY
 from api.meta.selectors import (
     MAX_REQUIREMENTS,
     MAX_VALUES,
     BadSelector,
+    LabelSelector,
+    LabelSelectorRequirement,
+    check_selector,
     parse_field_selector,
     parse_label_selector,
 )
@@ -117,3 +122,13 @@ def test_field_selector_has_a_limit_of_requirements() -> None:
     assert parse_field_selector(accepted, supported).requirements
     with pytest.raises(BadSelector, match="requirements are accepted"):
         parse_field_selector(f"{accepted},metadata.name=y", supported)
+
+
+def test_stored_selector_has_the_limits_of_a_request() -> None:
+    expression = LabelSelectorRequirement("k", "In", ("v",) * MAX_VALUES)
+    labels = {f"k{number}": "v" for number in range(MAX_REQUIREMENTS - 1)}
+    assert list(check_selector("spec", LabelSelector(labels, (expression,)))) == []
+    (problem,) = check_selector("spec", LabelSelector(labels, (expression,) * 2))
+    assert (problem.path, problem.reason) == ("spec", TOO_MANY)
+    (problem,) = check_selector("spec", LabelSelector({}, (replace(expression, values=("v",) * (MAX_VALUES + 1)),)))
+    assert (problem.path, problem.reason) == ("spec.matchExpressions[0].values", TOO_MANY)

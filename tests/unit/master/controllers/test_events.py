@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as replace_fields
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from api.core.events import Event, EventSeries, EventSource, make_event, object_reference
 from api.core.node import Namespace
+from api.core.pod import Container, Pod, PodSpec
 from api.validation.registry import check, check_update
+from master import errors
+from master.admission.chain import AdmissionChain
+from master.admission.plugin import AdmissionPlugin, AdmissionRequest
 from master.controllers import events, expiration
+from master.controllers.actions import Create
+from master.controllers.context import Lister
+from master.controllers.runtime import CreateQueue
+from master.controllers.workloads.pod_control import pod_from_template
+from master.resources.deployments import ReplicaSet
 from master.resources.events import EVENTS
+from master.resources.pod_template import PodTemplateSpec
+from master.resources.pods import PODS
+from master.resources.scheme import STORED_TYPES, group_resource
+from master.storage.interface import Transaction
+from master.storage.sqlite import SQLiteStorage
 from tests.unit.master.action_lines import NOW, lines
+from tests.unit.master.controller_context import controller_context
 from tests.unit.master.examples import meta, namespace, pod
 
 PULLED = make_event(
@@ -96,3 +114,39 @@ def test_scheduler_emits_events() -> None:
         ("Normal", "Scheduled", "Successfully assigned red/a to n1", "default-scheduler"),
         ("Warning", "FailedScheduling", "no room", "default-scheduler"),
     ]
+
+
+class Full(AdmissionPlugin):
+    """A plugin that rejects every pod, and names it."""
+
+    def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
+        if isinstance(obj, Pod):
+            raise errors.forbidden(PODS, obj.metadata.name, "there is no room")
+        return obj
+
+
+async def test_the_same_failure_to_create_pods_is_counted(tmp_path: Path) -> None:
+    storage = await SQLiteStorage.open(tmp_path / "store.db", STORED_TYPES)
+    try:
+        context, clock = controller_context(storage), iter(range(100))
+        creation = replace_fields(context.creation, chain=AdmissionChain((Full(),)))
+        lister = Lister(replace_fields(context, clock=lambda: NOW + timedelta(seconds=next(clock))))
+        template = PodTemplateSpec(spec=PodSpec(containers=(Container(name="c", image="i"),)))
+        web, other = (ReplicaSet(metadata=meta(name)) for name in ("web-5d4f", "other"))
+        for owner in (web, web, other, web):
+            queue = CreateQueue(creation, lister, Transaction(storage))
+            queue.create(Create(pod_from_template(template, owner), by="replicaset-controller"))
+            await storage.write(*queue.transaction.changes)
+        stored = [record.object for record in storage.list(group_resource(Event))]
+        counts = {event.involved_object.name: event.count for event in stored}
+        assert counts == {"web-5d4f": 3, "other": 1}
+        (event,) = (event for event in stored if event.involved_object.name == "web-5d4f")
+        assert event.message == 'Error creating: pods "web-5d4f-" is forbidden: there is no room'
+        assert event.first_timestamp < event.last_timestamp
+    finally:
+        await storage.close()
+
+
+def test_count_of_an_event_has_32_bits() -> None:
+    assert events.repeated(replace(PULLED, count=2), PULLED).count == 3
+    assert events.repeated(replace(PULLED, count=events.MAX_COUNT), PULLED).count == 2**31 - 1

@@ -2,24 +2,39 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
-from api.core.pod import Pod
-from api.meta.types import Object
+from api.core.pod import Container, Pod, PodSpec
+from api.meta.types import Object, ObjectMeta
+from master.admission.chain import AdmissionChain
 from master.admission.defaults import apply_priority
-from master.controllers.context import CreateBackoff
-from master.controllers.runtime import MAX_BACKOFF_SECONDS, MIN_BACKOFF_SECONDS, cool_down, next_backoff, reset_after
+from master.controllers.actions import Create
+from master.controllers.context import CreateBackoff, Lister
+from master.controllers.runtime import (
+    MAX_BACKOFF_SECONDS,
+    MIN_BACKOFF_SECONDS,
+    CreateQueue,
+    cool_down,
+    next_backoff,
+    reset_after,
+)
+from master.resources.configuration import ServiceAccount
 from master.resources.priority_classes import PriorityClass
 from master.resources.quotas import LimitRange
 from master.resources.rbac import ClusterRoleBinding, RoleBinding
+from master.resources.scheme import STORED_TYPES
 from master.resources.security_context_constraints import SecurityContextConstraints
-from master.storage.interface import Record, WatchEvent
+from master.storage.interface import Record, Transaction, WatchEvent
+from master.storage.sqlite import SQLiteStorage
 from tests.testbed.apiserver.changes import key_of
 from tests.unit.master.admission.examples import quota
+from tests.unit.master.controller_context import controller_context
 from tests.unit.master.examples import meta, pod
 
 
@@ -120,3 +135,32 @@ def test_pod_priority_is_set_from_its_priority_class(obj: Pod, classes: Any, wan
 )
 def test_controller_cools_down_after_a_vain_pass_and_a_large_write(spent: float, written: int, seconds: float) -> None:
     assert cool_down(spent, written) == pytest.approx(seconds)
+
+
+def pod_of(containers: int) -> Pod:
+    image = "i" * 100
+    return Pod(
+        metadata=ObjectMeta(generate_name="p-", namespace="red"),
+        spec=PodSpec(containers=tuple(Container(name=f"c{number}", image=image) for number in range(containers))),
+    )
+
+
+@pytest.mark.parametrize(("containers", "at_most"), [(1, 128), (200, 6)])
+async def test_one_pass_creates_a_part_of_many_pods(tmp_path: Path, containers: int, at_most: int) -> None:
+    storage = await SQLiteStorage.open(tmp_path / "store.db", STORED_TYPES)
+    try:
+        context = controller_context(storage)
+        creation = dataclasses.replace(context.creation, chain=AdmissionChain(()))
+        queue = CreateQueue(creation, Lister(context), Transaction(storage))
+        queue.create(Create(pod_of(containers)))
+        assert (len(queue.transaction.changes), queue.is_full) == (1, False)
+        for _ in range(200):
+            queue.create(Create(pod_of(containers)))
+        assert 1 < len(queue.transaction.changes) <= at_most
+        assert queue.is_full
+        account = ServiceAccount(metadata=ObjectMeta(name="a", namespace="red"))
+        before = len(queue.transaction.changes)
+        queue.create(Create(account))  # Not of a kind that is created by the thousand.
+        assert len(queue.transaction.changes) == before + 1
+    finally:
+        await storage.close()

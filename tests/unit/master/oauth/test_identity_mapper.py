@@ -11,6 +11,7 @@ import pytest
 from api.meta.types import ObjectMeta
 from master.auth.identity_providers.allow_deny_all import AllowAllProvider
 from master.auth.identity_providers.provider import IdentityProvider, MappingMethod, ProviderIdentity
+from master.auth.oauth_tokens import GroupIndex
 from master.oauth import identity_mapper
 from master.oauth.identity_mapper import MappingError, map_login, sync_groups
 from master.registry.users import user_key
@@ -31,6 +32,7 @@ class Logins:
     def __init__(self, storage: SQLiteStorage) -> None:
         self.storage = storage
         self._creation = controller_context(storage).creation
+        self._groups = GroupIndex(storage)
 
     async def have(self, *objects: User | Identity | Group) -> None:
         """Store objects."""
@@ -53,7 +55,7 @@ class Logins:
 
         configured = IdentityProvider(provider, True, True, method, AllowAllProvider(provider))
         user = map_login(configured, identity, objects, create)
-        deletions = sync_groups(identity, user.metadata.name, objects, create)
+        deletions = sync_groups(identity, user.metadata.name, self._groups.of(user.metadata.name), objects, create)
         await self.storage.write(*objects.changes, *deletions)
         return user.metadata.name
 
@@ -277,3 +279,20 @@ async def test_groups_are_bounded(logins: Logins, monkeypatch: pytest.MonkeyPatc
     await logins.have(group("full", ["bob", "carol"]))
     await logins.log_in("claim", "alice", groups=("full", "g1", "g2", "g3", "g4"))
     assert logins.groups_of("alice") == ["g1", "g2"]
+
+
+async def test_login_reads_only_its_own_groups(logins: Logins, monkeypatch: pytest.MonkeyPatch) -> None:
+    marks = {"oauth.openshift.io/idp.idp": "synced"}
+    await logins.have(group("old", ["alice", "bob"], **marks), group("new", ["bob"]), group("others", ["bob"], **marks))
+    keys: list[Key] = []
+    get = Transaction.get
+
+    def recorded(objects: Transaction, key: Key) -> Any:
+        keys.append(key)
+        return get(objects, key)
+
+    monkeypatch.setattr(Transaction, "get", recorded)
+    monkeypatch.setattr(Transaction, "list", lambda *_: pytest.fail("all groups were read"))
+    await logins.log_in("claim", "alice", groups=("new",))
+    assert {key.name for key in keys if key.resource == group_resource(Group)} == {"old", "new"}
+    assert logins.groups_of("alice") == ["new"]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from master.auth.identity_providers.provider import IdentityProvider, ProviderIdentity
+from master.auth.oauth_tokens import GroupIndex
 from master.oauth.logins import Busy, Logins
 from master.oauth.throttle import FREE_ADDRESS_FAILURES, MAX_PENDING_LOGINS, MAX_PENDING_LOGINS_OF_CLIENT
 from master.resources.scheme import STORED_TYPES
@@ -32,7 +33,7 @@ class OnePassword:
 @pytest.fixture
 async def logins(tmp_path: Path) -> AsyncIterator[Logins]:
     storage = await SQLiteStorage.open(tmp_path / "store.db", STORED_TYPES)
-    yield Logins(storage, controller_context(storage).creation)
+    yield Logins(storage, controller_context(storage).creation, GroupIndex(storage))
     await storage.close()
 
 

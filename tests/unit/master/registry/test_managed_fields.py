@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.codec.limits import value_count
 from api.core.config import ConfigMap
-from api.core.pod import Pod
+from api.core.pod import Container, Pod, PodSpec
 from api.meta.types import ObjectMeta
 from master.errors import StatusError
 from master.registry.managed_fields import (
@@ -17,12 +20,15 @@ from master.registry.managed_fields import (
     BEFORE_FIRST_APPLY,
     MAX_LISTED_CONFLICTS,
     MAX_MANAGERS,
+    MAX_OWNED_FIELDS,
+    MAX_TRACKED_VALUES,
     UPDATE,
     Applied,
     FieldConflict,
     FieldManager,
     apply,
     apply_conflict,
+    bounded_apply,
     format_managers,
     format_path,
     from_fields,
@@ -35,6 +41,7 @@ from master.registry.managed_fields import (
 from master.resources.configuration import CONFIG_MAPS
 from master.resources.merge_schema import merge_schema_of
 from master.resources.namespaces import PROJECTS, Project
+from master.resources.pods import PODS
 
 CONFIG_MAP, POD = merge_schema_of(ConfigMap), merge_schema_of(Pod)
 
@@ -219,3 +226,84 @@ def test_projection_does_not_replace_the_managers_of_its_object() -> None:
     manager = FieldManager("tenant", UPDATE, "", Project.API_VERSION, "", frozenset())
     managers = managers_after_update(PROJECTS, project, project, sent, manager)
     assert {each.manager for each in managers} == {"owner"}
+
+
+def test_update_takes_ownership_of_fields_of_list_items() -> None:
+    image = ("f:spec", "f:containers", 'k:{"name":"c"}', "f:image")
+    owner = FieldManager("owner", APPLY, "", "v1", "", frozenset({image}))
+    pods = [
+        Pod(
+            metadata=ObjectMeta(name="p", managed_fields=format_managers([owner])),
+            spec=PodSpec(containers=(Container(name="c", image=text),)),
+        )
+        for text in ("old", "new")
+    ]
+    editor = FieldManager("editor", UPDATE, "", "v1", "", frozenset())
+    managers = managers_after_update(PODS, pods[0], pods[1], {}, editor)
+    assert {manager.manager: manager.fields for manager in managers} == {"owner": frozenset(), "editor": {image}}
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def config_map_with(number: int) -> dict[str, Any]:
+    return {"metadata": {"name": "c"}, "data": {f"k{index}": "" for index in range(number)}}
+
+
+APPLIER = FieldManager("applier", APPLY, "", "v1", "", frozenset())
+WITHOUT_DATA = value_count(config_map_with(0))
+
+
+@pytest.mark.parametrize("is_live", [True, False])
+def test_apply_to_or_of_a_large_object_is_rejected(is_live: bool) -> None:
+    small, shape = config_map_with(1), CONFIG_MAPS.merge_schema
+    for more in (0, 1):
+        large = config_map_with(MAX_TRACKED_VALUES - WITHOUT_DATA + more)
+        live, applied = (large, small) if is_live else (small, large)
+        if more:
+            with pytest.raises(StatusError, match=f"more than {MAX_TRACKED_VALUES} values"):
+                bounded_apply(live, applied, shape, APPLIER)
+        else:
+            assert bounded_apply(live, applied, shape, APPLIER).managers
+
+
+def with_managers(document: dict[str, Any], number: int, size: int) -> dict[str, Any]:
+    """Return the document with managers, each of which has so many of its fields."""
+    owned = frozenset(("f:data", f"f:k{index}") for index in range(size))
+    entries = format_managers(replace(APPLIER, manager=f"m{index}", fields=owned) for index in range(number))
+    return {**document, "metadata": {**document["metadata"], "managedFields": entries}}
+
+
+def test_apply_that_gives_managers_too_many_fields_is_rejected() -> None:
+    size = MAX_OWNED_FIELDS // 4
+    document = config_map_with(size)
+    accepted = bounded_apply(with_managers(document, 3, size), document, CONFIG_MAPS.merge_schema, APPLIER)
+    assert sum(len(manager.fields) for manager in accepted.managers) == MAX_OWNED_FIELDS
+    with pytest.raises(StatusError, match=f"more than {MAX_OWNED_FIELDS} fields"):
+        bounded_apply(with_managers(document, 4, size), document, CONFIG_MAPS.merge_schema, APPLIER)
+
+
+@pytest.mark.parametrize(("more", "is_tracked"), [(0, True), (1, False)])
+def test_record_of_managers_ends_when_an_update_makes_the_object_large(more: int, is_tracked: bool) -> None:
+    documents = config_map_with(1), config_map_with(MAX_TRACKED_VALUES - WITHOUT_DATA + more)
+    old, new = (msgspec.convert(with_managers(document, 1, 1), ConfigMap) for document in documents)
+    managers = managers_after_update(CONFIG_MAPS, old, new, {}, replace(APPLIER, manager="editor", operation=UPDATE))
+    assert [manager.manager for manager in managers] == (["m0", "editor"] if is_tracked else [])
+
+
+@pytest.mark.parametrize(("more", "is_accepted"), [(0, True), (1, False)])
+def test_client_gives_managers_at_most_so_many_fields(more: int, is_accepted: bool) -> None:
+    stored = ConfigMap(metadata=ObjectMeta(name="c"))
+    sent = with_managers(config_map_with(1), 2, MAX_OWNED_FIELDS // 2 + more)
+    if is_accepted:
+        assert len(managers_after_update(CONFIG_MAPS, stored, stored, sent, APPLIER)) == 2
+        return
+    with pytest.raises(StatusError, match=f"more than {MAX_OWNED_FIELDS} fields"):
+        managers_after_update(CONFIG_MAPS, stored, stored, sent, APPLIER)
+
+
+def test_manager_without_a_time_is_stored_without_one() -> None:
+    """An empty time is not valid, so the next write of the object would be rejected."""
+    manager = replace(APPLIER, fields=frozenset({("f:data",)}))
+    assert "time" not in format_managers([manager])[0]
+    assert format_managers([replace(manager, time="2026-01-01T00:00:00Z")])[0]["time"] == "2026-01-01T00:00:00Z"

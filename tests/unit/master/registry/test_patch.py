@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.codec.limits import MAX_VALUES
 from api.core.pod import Pod
-from master.registry.patch import InvalidPatch, json_patch, merge_patch
+from master.registry.patch import (
+    MAX_MERGED_VALUES,
+    MAX_OPERATIONS,
+    MAX_SHIFTED_ITEMS,
+    InvalidPatch,
+    json_patch,
+    merge_patch,
+)
 from master.registry.patch import strategic_merge_patch as strategic_by_shape
 from master.resources.merge_schema import OPEN, MergeKind, MergeSchema, merge_schema_of
 
@@ -220,3 +228,59 @@ def test_json_pointer_with_too_many_parts_is_rejected_with_a_short_message() -> 
     with pytest.raises(InvalidPatch) as caught:
         json_patch({"a": {}}, [{"op": "add", "path": "a" * 100_000, "value": 1}])
     assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        {"op": "move", "from": "/a/0", "path": "/a/9999"},
+        {"op": "add", "path": "/a/0", "value": 1},
+        {"op": "remove", "path": "/a/0"},
+        {"op": "copy", "from": "/b", "path": "/a/0"},
+    ],
+    ids=lambda operation: operation["op"],
+)
+def test_json_patch_that_shifts_a_long_list_often_is_rejected(operation: Any) -> None:
+    document = {"a": [0] * 11_000, "b": 1}
+    json_patch(document, [operation] * 1000)
+    with pytest.raises(InvalidPatch, match=f"shifts more than {MAX_SHIFTED_ITEMS} items"):
+        json_patch(document, [operation] * MAX_OPERATIONS)
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [{"op": "replace", "path": "/a/0", "value": 1}, {"op": "add", "path": "/a/-", "value": 1}],
+    ids=lambda operation: operation["op"],
+)
+def test_json_patch_that_shifts_nothing_may_have_all_operations(operation: Any) -> None:
+    assert (
+        json_patch({"a": [0] * 11_000}, [operation] * MAX_OPERATIONS)["a"][-1 if "-" in operation["path"] else 0] == 1
+    )
+
+
+LONG = {"name": "c", "env": [{"name": f"E{number}"} for number in range(1000)]}
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"env": []}, {"env": [{"name": "E0"}]}, {"$deleteFromPrimitiveList/env": []}, {"$setElementOrder/env": []}, {}],
+)
+def test_strategic_patch_that_names_a_large_item_often_is_rejected(part: Any) -> None:
+    document = {
+        "spec": {"containers": [LONG], "initContainers": [{"name": "c", **dict.fromkeys(map(str, range(999)))}]}
+    }
+    field = "containers" if part else "initContainers"
+
+    def patch(times: int) -> Any:
+        return {"spec": {field: [{"name": "c", **part}] * times}}
+
+    assert strategic(document, patch(10))["spec"]["containers"][0]["name"] == "c"
+    with pytest.raises(InvalidPatch, match=f"merges more than {MAX_MERGED_VALUES} items"):
+        strategic(document, patch(1000))
+
+
+def test_strategic_patch_of_the_most_values_is_accepted() -> None:
+    env = [{"name": f"E{number}"} for number in range(MAX_VALUES // 4)]
+    patch = {"spec": {"containers": [{"name": "c", "env": env, "$setElementOrder/env": env}]}}
+    document = {"spec": {"containers": [{"name": "c", "env": env[::-1]}]}}
+    assert strategic(document, patch)["spec"]["containers"][0]["env"] == env

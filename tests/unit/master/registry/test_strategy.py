@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from api.core.node import Node
 from api.core.pod import Container, EphemeralContainer, Pod, PodSpec
+from api.meta.schema import TOO_MANY
 from api.meta.types import ObjectMeta
+from api.validation.pod_limits import MAX_CONTAINERS
+from api.validation.services import MAX_ADDRESSES, MAX_PORTS, MAX_SELECTOR_LABELS
+from master.admission.chain import AdmissionChain
+from master.admission.plugin import AdmissionPlugin, AdmissionRequest
 from master.errors import StatusError
+from master.registry.creation import ObjectCreation
 from master.registry.decoding import decode_object
 from master.registry.request import DeleteOptions
 from master.registry.strategy import (
@@ -23,10 +32,15 @@ from master.registry.strategy import (
     prepare_update,
     validate,
 )
+from master.request_info import RequestInfo
 from master.resources.jobs import Job
+from master.resources.network_policies import MAX_PEERS, MAX_POLICY_PORTS, MAX_POLICY_RULES
 from master.resources.pods import EPHEMERAL_CONTAINERS
+from master.resources.rbac import MAX_SUBJECTS
 from master.resources.scheme import BY_KIND
+from master.resources.stateful_sets import MAX_CLAIM_TEMPLATES
 from master.server.routes import resolve_path
+from master.storage.interface import Storage, Transaction
 from tests.unit.master.examples import meta
 
 GOOD: dict[str, Any] = {"metadata": {"name": "a"}, "spec": {"containers": [{"name": "a", "image": "b"}]}}
@@ -46,6 +60,134 @@ def warnings(document: dict[str, Any], strictness: str) -> tuple[str, ...]:
     where = resolve_path("/api/v1/namespaces/red/pods")
     assert where is not None
     return decode_object(where, document, strictness).warnings
+
+
+def without_defaults(info: RequestInfo) -> RequestInfo:
+    """Return the info with a resource whose defaults fail the test."""
+    rules = dataclasses.replace(info.resource.rules, default=lambda _: pytest.fail("defaults were set"))
+    return dataclasses.replace(info, resource=dataclasses.replace(info.resource, rules=rules))
+
+
+CROWDED = {"spec": {"containers": [{"name": "a", "image": "b"}] * (MAX_CONTAINERS + 1)}}
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "document"),
+    [
+        ("/api/v1/namespaces/red/pods", "spec", CROWDED),
+        ("/api/v1/namespaces/red/podtemplates", "template.spec", {"template": CROWDED}),
+        ("/apis/apps/v1/namespaces/red/deployments", "spec.template.spec", {"spec": {"template": CROWDED}}),
+        ("/apis/batch/v1/namespaces/red/jobs", "spec.template.spec", {"spec": {"template": CROWDED}}),
+        (
+            "/apis/batch/v1/namespaces/red/cronjobs",
+            "spec.jobTemplate.spec.template.spec",
+            {"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"template": CROWDED}}}},
+        ),
+    ],
+)
+def test_pod_or_template_with_too_many_containers_is_rejected_before_defaults(
+    path: str, field: str, document: dict[str, Any]
+) -> None:
+    where = resolve_path(path)
+    assert where is not None
+    info = without_defaults(where)
+    with pytest.raises(StatusError) as caught:
+        decode_object(info, {"metadata": {"name": "a"}, **document}, "Strict")
+    details = caught.value.status.details
+    assert details is not None
+    assert [(cause.field, cause.reason) for cause in details.causes] == [(f"{field}.containers", TOO_MANY)]
+
+
+BLOCK = {"cidr": "10.0.0.0/8"}
+PEER = {"ipBlock": BLOCK}
+SERVICES, POLICIES = "/api/v1/namespaces/red/services", "/apis/networking.k8s.io/v1/namespaces/red/networkpolicies"
+RBAC, LEGACY = "/apis/rbac.authorization.k8s.io/v1", "/apis/authorization.openshift.io/v1"
+USER = {"kind": "User", "name": "u"}
+
+
+def policy(number: int, **rules: Any) -> dict[str, Any]:
+    """Return a policy with a number of each item of the rule."""
+    ((direction, rule),) = rules.items()
+    return {"spec": {"podSelector": {}, direction: [{key: [item] * number for key, item in rule.items()}]}}
+
+
+@pytest.mark.parametrize(
+    ("path", "field", "limit", "document"),
+    [
+        (SERVICES, "spec.ports", MAX_PORTS, lambda number: {"spec": {"ports": [{"port": 1}] * number}}),
+        (SERVICES, "spec.externalIPs", MAX_ADDRESSES, lambda number: {"spec": {"externalIPs": ["1.2.3.4"] * number}}),
+        (
+            SERVICES,
+            "spec.loadBalancerSourceRanges",
+            MAX_ADDRESSES,
+            lambda number: {"spec": {"loadBalancerSourceRanges": ["1.2.3.4/32"] * number}},
+        ),
+        (
+            SERVICES,
+            "spec.selector",
+            MAX_SELECTOR_LABELS,
+            lambda number: {"spec": {"selector": dict.fromkeys(map(str, range(number)), "")}},
+        ),
+        (f"{RBAC}/namespaces/red/rolebindings", "subjects", MAX_SUBJECTS, lambda number: {"subjects": [USER] * number}),
+        (f"{RBAC}/clusterrolebindings", "subjects", MAX_SUBJECTS, lambda number: {"subjects": [USER] * number}),
+        (
+            f"{LEGACY}/namespaces/red/rolebindings",
+            "subjects",
+            MAX_SUBJECTS,
+            lambda number: {"subjects": [USER] * number},
+        ),
+        (
+            f"{LEGACY}/clusterrolebindings",
+            "userNames",
+            MAX_SUBJECTS,
+            lambda number: {"userNames": ["u"] * (number - 1), "groupNames": ["g"]},
+        ),
+        (
+            "/apis/apps/v1/namespaces/red/statefulsets",
+            "spec.volumeClaimTemplates",
+            MAX_CLAIM_TEMPLATES,
+            lambda number: {"spec": {"volumeClaimTemplates": [{"metadata": {"name": "c"}}] * number}},
+        ),
+        (POLICIES, "spec", MAX_POLICY_RULES, lambda number: {"spec": {"ingress": [{}] * (number - 1), "egress": [{}]}}),
+        (POLICIES, "spec", MAX_PEERS, lambda number: policy(number, ingress={"from": PEER})),
+        (POLICIES, "spec", MAX_PEERS, lambda number: policy(number, egress={"to": PEER})),
+        (
+            POLICIES,
+            "spec",
+            MAX_PEERS,
+            lambda number: policy(1, egress={"to": {"ipBlock": {**BLOCK, "except": ["10.0.0.0/9"] * (number - 1)}}}),
+        ),
+        (POLICIES, "spec", MAX_POLICY_PORTS, lambda number: policy(number, egress={"ports": {"port": 1}})),
+    ],
+)
+def test_object_with_too_many_items_is_rejected_before_defaults(
+    path: str, field: str, limit: int, document: Callable[[int], dict[str, Any]]
+) -> None:
+    where = resolve_path(path)
+    assert where is not None
+    head = {"metadata": {"name": "a"}}
+    decode_object(where, {**head, **document(limit)}, "Strict")
+    info = without_defaults(where)
+    with pytest.raises(StatusError) as caught:
+        decode_object(info, {**head, **document(limit + 1)}, "Strict")
+    details = caught.value.status.details
+    assert details is not None
+    assert [(cause.field, cause.reason) for cause in details.causes] == [(field, TOO_MANY)]
+    assert f"at most {limit} " in details.causes[0].message
+
+
+def test_controllers_create_no_pods_with_too_many_containers() -> None:
+    crowded = msgspec.convert({"metadata": {"name": "a"}, **CROWDED}, Pod)
+    creation = ObjectCreation(AdmissionChain((Unreachable(),)), lambda: datetime.now(UTC), "")
+    with pytest.raises(StatusError, match="Too many"):
+        creation.create(BY_KIND["Pod"], crowded, Transaction(cast("Storage", None)))
+
+
+class Unreachable(AdmissionPlugin):
+    """A plugin that fails the test when it is called."""
+
+    def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
+        pytest.fail("the pod reached admission")
 
 
 def test_unknown_fields_are_rejected_warned_of_or_ignored_by_strictness() -> None:
@@ -201,7 +343,7 @@ def test_update_requires_the_named_resource_version(version: str, accepted: bool
 def test_at_most_100_errors_of_an_object_are_reported(containers: list[Any]) -> None:
     where = resolve_path("/api/v1/namespaces/red/pods")
     assert where is not None
-    document = {"metadata": {"name": "a"}, "spec": {"containers": containers * 1_000}}
+    document = {"metadata": {"name": "a"}, "spec": {"containers": containers * 150}}
     with pytest.raises(StatusError) as caught:
         validate(where.resource, decode_object(where, document, "Warn").object)
     status = caught.value.status

@@ -66,3 +66,12 @@ def test_json_with_too_many_values_is_rejected(content_type: str) -> None:
     assert error(content_type, body) == (413, f"the body has more than {MAX_VALUES} values")
     text = ["," * MAX_VALUES]
     assert decode(content_type, msgspec.json.encode(text)) == text
+
+
+def test_yaml_with_too_many_values_is_rejected() -> None:
+    for count in (100, MAX_VALUES):
+        body = f"a: [{'1,' * count}]".encode()
+        if count < MAX_VALUES:
+            assert len(decode(YAML_TYPES[0], body)["a"]) == count
+        else:
+            assert error(YAML_TYPES[0], body) == (413, f"the body has more than {MAX_VALUES} values")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from api.codec.limits import MAX_DEPTH
+from api.codec.limits import MAX_DEPTH, MAX_VALUES
 from api.meta.schema import without_nulls
 from master.errors import StatusError
 from master.resources import BUILTIN
@@ -201,3 +202,36 @@ def test_any_protobuf_bytes_are_decoded_or_rejected(data: bytes, kind: str) -> N
         protobuf.document(envelope("v1", kind, data))
     except protobuf.Unreadable:
         pass
+
+
+def pod_with(containers: int) -> bytes:
+    return envelope("v1", "Pod", part(2, part(2, b"") * containers))
+
+
+def config_map_with(keys: int) -> bytes:
+    return envelope("v1", "ConfigMap", b"".join(part(2, part(1, f"k{key}")) for key in range(keys)))
+
+
+@pytest.mark.parametrize(
+    ("body", "accepted"),
+    [(pod_with, MAX_VALUES - len(("spec", "containers"))), (config_map_with, MAX_VALUES - len(("data",)))],
+)
+def test_protobuf_with_too_many_values_is_rejected_before_they_are_converted(
+    body: Callable[[int], bytes], accepted: int
+) -> None:
+    assert protobuf.document(body(accepted))
+    with pytest.raises(protobuf.TooManyValues):
+        protobuf.document(body(accepted + 1))
+    with pytest.raises(StatusError, match=f"more than {MAX_VALUES} values"):
+        decode_body(False, "application/vnd.kubernetes.protobuf", body(accepted + 1))
+
+
+def test_json_inside_protobuf_with_too_many_values_is_rejected() -> None:
+    for count in (100, MAX_VALUES):
+        content = b"[" + b"1," * count + b"1]"
+        body = envelope("apps/v1", "ControllerRevision", part(2, part(1, content)))
+        if count < MAX_VALUES:
+            assert len(decode_body(False, "application/vnd.kubernetes.protobuf", body)["data"]) == count + 1
+            continue
+        with pytest.raises(StatusError, match=f"more than {MAX_VALUES} values"):
+            decode_body(False, "application/vnd.kubernetes.protobuf", body)
