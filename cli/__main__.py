@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import datetime
-import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -14,8 +13,9 @@ from api.client.bootstrap import bootstrap_kubeconfig, node_kubeconfig
 from api.client.client import Client, ClientError
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.codec import manifest
-from cli import login, network, pod, scc
-from cli.command import ADMIN, UsageError, add_command
+from cli import kubeconfig, lab_kubeconfig, login, network, pod, scc
+from cli import version as version_command
+from cli.command import UsageError, add_command
 from lab.down import bring_down, has_traces
 from lab.process import LabError
 from lab.topology import MAX_NODES, PLUGINS, SIZE
@@ -26,7 +26,7 @@ STATE = Path(".lab")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point of the command: 0 done, 1 failed, 2 wrong use, 130 interrupted."""
+    """Entry point of the command: 0 done, 1 failed, 2 wrong use, 130 interrupted (docs/operations/podlane.md)."""
     arguments = _parser().parse_args(argv)
     try:
         code: int = arguments.act(arguments)
@@ -46,6 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"podlane {version('podlane')}")
     topics = parser.add_subparsers(metavar="TOPIC", required=True)
     _lab_commands(topics.add_parser("lab", help="a cluster on this machine"))
+    version_command.add_arguments(
+        add_command(topics, "version", "print the versions of this command and of the master", version_command.show)
+    )
     login.add_arguments(add_command(topics, "login", "log in with a name and a password", login.login))
     check = add_command(topics, "check", "validate manifests and report all errors", _check)
     check.add_argument("files", metavar="FILE", nargs="+", help="YAML or JSON; - is standard input")
@@ -61,7 +64,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     token.add_argument("--out", metavar="FILE", help="file for the kubeconfig (standard output)")
     for command in (add, token):
-        command.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
+        kubeconfig.add_argument(command)
     pod.add_commands(topics.add_parser("pod", help="static pods of this node"))
     network.add_commands(topics.add_parser("network", help="the pod network"))
     scc.add_commands(topics.add_parser("scc", help="security context constraints"))
@@ -75,6 +78,10 @@ def _lab_commands(parser: argparse.ArgumentParser) -> None:
     up.add_argument("--plugin", choices=PLUGINS, help=f"network plugin ({PLUGINS[0]})")
     add_command(commands, "down", "stop the lab and remove everything that it created", _lab_down)
     add_command(commands, "status", "show the running lab", _lab_status)
+    print_kubeconfig = add_command(
+        commands, "kubeconfig", "print the kubeconfig of the lab, or merge it", _lab_kubeconfig
+    )
+    lab_kubeconfig.add_arguments(print_kubeconfig)
 
 
 def _nodes(text: str) -> int:
@@ -100,6 +107,10 @@ def _lab_status(_: argparse.Namespace) -> int:
     return show_lab(STATE)
 
 
+def _lab_kubeconfig(arguments: argparse.Namespace) -> int:
+    return lab_kubeconfig.run(arguments, STATE)
+
+
 def _check(arguments: argparse.Namespace) -> int:
     code = 0
     for name in arguments.files:
@@ -117,7 +128,7 @@ def _check(arguments: argparse.Namespace) -> int:
 
 
 def _node_add(arguments: argparse.Namespace) -> int:
-    text = asyncio.run(_node_text(Kubeconfig.load(arguments.kubeconfig), arguments.name))
+    text = asyncio.run(_node_text(kubeconfig.load(arguments.kubeconfig), arguments.name))
     if arguments.out is None:
         sys.stdout.write(text)
         return 0
@@ -128,7 +139,7 @@ def _node_add(arguments: argparse.Namespace) -> int:
 
 
 def _node_token(arguments: argparse.Namespace) -> int:
-    administrator, life = Kubeconfig.load(arguments.kubeconfig), datetime.timedelta(hours=arguments.hours)
+    administrator, life = kubeconfig.load(arguments.kubeconfig), datetime.timedelta(hours=arguments.hours)
     text = asyncio.run(_token_text(administrator, life))
     if arguments.out is None:
         sys.stdout.write(text)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 import time
 from collections.abc import Awaitable, Callable
 
 from api.client.client import Client
-from api.client.kubeconfig import Kubeconfig
 from api.core.node import Node
 from api.network.queries import NetworkReport, NodeQuerySpec
 from api.network.types import CHANGE_NETWORK_ANNOTATION, ChangeNetworkRequest, ClusterNetwork, HostSubnet, NetNamespace
-from cli import capture, services
-from cli.command import ADMIN, add_command
+from cli import capture, kubeconfig, services
+from cli.command import add_command
 from cli.node_query import QueryFailed, query_node
 from cli.trace import command as trace_command
 from cli.trace import packet
@@ -48,7 +46,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     )
     services.add_arguments(list_services)
     for command in (status, list_services, join, isolate, make_global, trace, capture_packets):
-        command.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
+        kubeconfig.add_argument(command)
 
 
 Act = Callable[[Client, argparse.Namespace], Awaitable[None]]
@@ -56,7 +54,7 @@ Act = Callable[[Client, argparse.Namespace], Awaitable[None]]
 
 def _run(act: Act) -> Callable[[argparse.Namespace], int]:
     async def acting(arguments: argparse.Namespace) -> None:
-        async with Client(Kubeconfig.load(arguments.kubeconfig)) as client:
+        async with Client(kubeconfig.load(arguments.kubeconfig)) as client:
             await act(client, arguments)
 
     def run(arguments: argparse.Namespace) -> int:
