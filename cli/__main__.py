@@ -13,7 +13,7 @@ from api.client.bootstrap import bootstrap_kubeconfig, node_kubeconfig
 from api.client.client import Client, ClientError
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.codec import manifest
-from cli import kubeconfig, lab_kubeconfig, login, network, pod, scc
+from cli import completion, kubeconfig, lab_kubeconfig, login, network, pod, scc
 from cli import version as version_command
 from cli.command import UsageError, add_command
 from lab.down import bring_down, has_traces
@@ -26,8 +26,8 @@ STATE = Path(".lab")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point of the command: 0 done, 1 failed, 2 wrong use, 130 interrupted (docs/operations/podlane.md)."""
-    arguments = _parser().parse_args(argv)
+    """Entry point of the command. Returns one of EXIT_CODES."""
+    arguments = build_parser().parse_args(argv)
     try:
         code: int = arguments.act(arguments)
     except (LabError, ClientError, BadKubeconfig, OSError) as error:
@@ -41,7 +41,8 @@ def main(argv: list[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands. Completion and man pages are made from it."""
     parser = argparse.ArgumentParser(prog="podlane", description="Administration of a Podlane cluster.")
     parser.add_argument("--version", action="version", version=f"podlane {version('podlane')}")
     topics = parser.add_subparsers(metavar="TOPIC", required=True)
@@ -67,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         kubeconfig.add_argument(command)
     pod.add_commands(topics.add_parser("pod", help="static pods of this node"))
     network.add_commands(topics.add_parser("network", help="the pod network"))
+    completion.add_arguments(add_command(topics, "completion", "print the completion script of a shell", _completion))
     scc.add_commands(topics.add_parser("scc", help="security context constraints"))
     return parser
 
@@ -109,6 +111,11 @@ def _lab_status(_: argparse.Namespace) -> int:
 
 def _lab_kubeconfig(arguments: argparse.Namespace) -> int:
     return lab_kubeconfig.run(arguments, STATE)
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    sys.stdout.write(completion.script(build_parser(), arguments.shell))
+    return 0
 
 
 def _check(arguments: argparse.Namespace) -> int:

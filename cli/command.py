@@ -9,6 +9,15 @@ ADMIN = "/var/lib/podlane/master/admin.kubeconfig"
 """The file in which a master keeps the administrator's kubeconfig."""
 
 
+EXIT_CODES = {
+    0: "done",
+    1: "failed: a request was refused, a file cannot be read, no server answers",
+    2: "wrong use: the arguments are not accepted",
+    130: "interrupted by Ctrl-C",
+}
+"""What the exit codes of `podlane` mean."""
+
+
 class UsageError(Exception):
     """The arguments of a command contradict each other; `str(error)` says what is accepted."""
 

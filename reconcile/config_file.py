@@ -41,7 +41,7 @@ def load(
     exits with 0. Invalid settings exit with 2 and print one line for each problem. `problems(settings)` returns those
     beyond the types of the settings.
     """
-    parser = _parser(kind, prog, default_file)
+    parser = build_parser(kind, prog, default_file)
     flags = vars(parser.parse_args(argv))
     config = flags.pop("config")
     check = flags.pop("check")
@@ -108,7 +108,8 @@ def _read(config: str | None, default_file: str) -> dict[str, Any]:
     return document
 
 
-def _parser(kind: type[msgspec.Struct], prog: str, default_file: str) -> argparse.ArgumentParser:
+def build_parser(kind: type[msgspec.Struct], prog: str, default_file: str) -> argparse.ArgumentParser:
+    """Return the parser of a daemon's flags."""
     parser = argparse.ArgumentParser(prog=prog, description=(kind.__doc__ or "").strip(), allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"{prog} {version('podlane')}")
     parser.add_argument("--config", metavar="FILE", help=f"YAML file with the settings below ({default_file})")
@@ -118,7 +119,9 @@ def _parser(kind: type[msgspec.Struct], prog: str, default_file: str) -> argpars
             "--" + field.name.replace("_", "-"),
             dest=field.encode_name,
             metavar="VALUE",
-            help=f"{_description(field.type)} ({'required' if field.required else field.default!r})".replace("%", "%%"),
+            help=f"{_description(field.type)} ({'required' if field.required else repr(field.default)})".replace(
+                "%", "%%"
+            ),
         )
     return parser
 
