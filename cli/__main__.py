@@ -12,10 +12,9 @@ from pathlib import Path
 from api.client.bootstrap import bootstrap_kubeconfig, node_kubeconfig
 from api.client.client import Client, ClientError
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
-from api.codec import manifest
-from cli import completion, kubeconfig, lab_kubeconfig, login, network, pod, scc
+from cli import check, completion, kubeconfig, lab_kubeconfig, login, network, pod, scc
 from cli import version as version_command
-from cli.command import UsageError, add_command
+from cli.command import InputError, UsageError, add_command
 from lab.down import bring_down, has_traces
 from lab.process import LabError
 from lab.topology import MAX_NODES, PLUGINS, SIZE
@@ -30,7 +29,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         code: int = arguments.act(arguments)
-    except (LabError, ClientError, BadKubeconfig, OSError) as error:
+    except (LabError, ClientError, BadKubeconfig, InputError, OSError) as error:
         sys.stderr.write(f"podlane: {error}\n")
         return 1
     except UsageError as error:
@@ -51,8 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
         add_command(topics, "version", "print the versions of this command and of the master", version_command.show)
     )
     login.add_arguments(add_command(topics, "login", "log in with a name and a password", login.login))
-    check = add_command(topics, "check", "validate manifests and report all errors", _check)
-    check.add_argument("files", metavar="FILE", nargs="+", help="YAML or JSON; - is standard input")
+    check.add_arguments(add_command(topics, "check", "validate manifests and report all errors", check.check))
     nodes = topics.add_parser("node", help="nodes of the cluster").add_subparsers(metavar="COMMAND", required=True)
     add = add_command(nodes, "add", "create a certificate and kubeconfig for a node", _node_add)
     add.add_argument("name", metavar="NAME")
@@ -116,22 +114,6 @@ def _lab_kubeconfig(arguments: argparse.Namespace) -> int:
 def _completion(arguments: argparse.Namespace) -> int:
     sys.stdout.write(completion.script(build_parser(), arguments.shell))
     return 0
-
-
-def _check(arguments: argparse.Namespace) -> int:
-    code = 0
-    for name in arguments.files:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text()
-        for document in manifest.parse_manifest(text):
-            where = f"{name} document {document.number}"
-            if document.errors:
-                print(manifest.format_errors(where, document.errors))
-                code = 1
-            else:
-                print(f"{where}: accepted")
-            for warning in document.warnings:
-                print(f"  warning: {warning}")
-    return code
 
 
 def _node_add(arguments: argparse.Namespace) -> int:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 ADMIN = "/var/lib/podlane/master/admin.kubeconfig"
 """The file in which a master keeps the administrator's kubeconfig."""
 
 
+NOT_JUDGED = 3
 EXIT_CODES = {
     0: "done",
     1: "failed: a request was refused, a file cannot be read, no server answers",
     2: "wrong use: the arguments are not accepted",
+    NOT_JUDGED: "`podlane check`: no document is rejected, but some have a kind that only a master can judge",
     130: "interrupted by Ctrl-C",
 }
 """What the exit codes of `podlane` mean."""
@@ -20,6 +24,20 @@ EXIT_CODES = {
 
 class UsageError(Exception):
     """The arguments of a command contradict each other; `str(error)` says what is accepted."""
+
+
+class InputError(Exception):
+    """A file that cannot be read as text; `str(error)` names it."""
+
+
+def read_input(name: str) -> str:
+    """Return the text of a file, or of standard input if the name is `-`. Raises InputError."""
+    try:
+        return (sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()).decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{name}: {error.strerror}; a readable file is accepted") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}: not text (byte {error.start}); UTF-8 is accepted") from None
 
 
 def add_command(

@@ -8,9 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import re
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -18,7 +16,7 @@ import msgspec
 from api.client.client import ApiError, Client
 from api.codec import yaml
 from cli import kubeconfig
-from cli.command import UsageError, add_command
+from cli.command import UsageError, add_command, read_input
 from reconcile.terminal import table
 
 REQUIRED_SCC_ANNOTATION, SCC_ANNOTATION = "openshift.io/required-scc", "openshift.io/scc"
@@ -51,7 +49,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
 def _explain(arguments: argparse.Namespace) -> int:
     if arguments.groups and not arguments.user:
         raise UsageError("--as-group needs --as: a group is that of a user")
-    text = sys.stdin.read() if arguments.file == "-" else Path(arguments.file).read_text()
+    text = read_input(arguments.file)
     pod = _read_pod(arguments.file, text)
     namespace = arguments.namespace or pod["metadata"].get("namespace") or "default"
     pod["metadata"] = {**pod["metadata"], "namespace": namespace}
