@@ -17,6 +17,7 @@ from api.client.client import ApiError, Client
 from api.codec import yaml
 from cli import kubeconfig
 from cli.command import UsageError, add_command, read_input
+from cli.project import check_projects
 from reconcile.terminal import table
 
 REQUIRED_SCC_ANNOTATION, SCC_ANNOTATION = "openshift.io/required-scc", "openshift.io/scc"
@@ -74,6 +75,7 @@ async def _print_explanation(arguments: argparse.Namespace, pod: Document) -> No
     headers = [("Impersonate-User", arguments.user)] if arguments.user else []
     headers += [("Impersonate-Group", group) for group in arguments.groups]
     async with Client(kubeconfig.load(arguments.kubeconfig)) as client:
+        await check_projects(client, [pod["metadata"]["namespace"]])
         names = await _scc_names(client)
         outcome = await _try(client, pod, headers)
         rows = []

@@ -15,6 +15,7 @@ from api.network.queries import NodeQuerySpec, TraceRequest, TraceResult, TraceS
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from api.validation.network import PORT_PROTOCOLS
 from cli.node_query import QueryFailed, query_node
+from cli.project import check_project_of
 from cli.trace.explain import endpoint_lines, explain
 from cli.trace.packet import build_request
 from cli.trace.topology import ClusterTopology, Frontend, Hop, Host, next_hops
@@ -26,6 +27,9 @@ VXLAN_PORT = 4789
 async def run(client: Client, arguments: argparse.Namespace) -> None:
     """Print each table that the packet passes, and the outcome."""
     topology = await load_topology(client)
+    for name in (arguments.source, arguments.target):
+        if topology.find_host(name) is None:
+            await check_project_of(client, name)
     source, target = _find_host(arguments.source, topology), _find_host(arguments.target, topology)
     hops = await _follow(client, *build_request(arguments, source, target, topology), topology)
     for line in endpoint_lines(hops[0], topology):
