@@ -42,6 +42,7 @@ from master.storage.interface import Storage
 from master.storage.sqlite import SQLiteStorage
 from reconcile.connection_limiter import Limits
 from reconcile.errors import Refused
+from reconcile.health_checks import HealthCheck
 
 log = logging.getLogger(__name__)
 
@@ -168,7 +169,10 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 authority=authority.certificate,
                 creation=creation,
                 authorizer=authorizer,
-                not_ready_reason=lambda: "" if runtime.started.is_set() else "starting",
+                ready=(
+                    HealthCheck("storage", lambda: storage.write_problem),
+                    HealthCheck("controllers", lambda: "" if runtime.started.is_set() else "starting"),
+                ),
                 address=config.advertise_address,
                 public_url=public_url,
                 nodes=kubelet_client,
