@@ -11,12 +11,12 @@ ADMIN = "/var/lib/podlane/master/admin.kubeconfig"
 """The file in which a master keeps the administrator's kubeconfig."""
 
 
-NOT_JUDGED = 3
+DROPPED, NOT_JUDGED = 1, 3
 EXIT_CODES = {
     0: "done",
-    1: "failed: a request was refused, a file cannot be read, no server answers",
+    1: "failed: a request was refused, a file cannot be read, no server answers; `podlane why`: packets are dropped",
     2: "wrong use: the arguments are not accepted",
-    NOT_JUDGED: "`podlane check`: no document is rejected, but some have a kind that only a master can judge",
+    NOT_JUDGED: "not judged: `podlane check` rejects nothing, but a kind needs a master; `podlane why` has no answer",
     130: "interrupted by Ctrl-C",
 }
 """What the exit codes of `podlane` mean."""
