@@ -17,6 +17,7 @@ from typing import Never
 import psutil
 
 from lab import underlay
+from lab.log_rotation import keep_bounded
 from lab.process import LabError
 from lab.topology import Lab, LabNode, Process, Site, processes
 
@@ -45,11 +46,12 @@ class Supervisor:
         if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             _log("orphans will not be reaped: prctl is refused")
         tasks = [asyncio.create_task(self._supervise(process)) for process in processes(self._lab)]
-        reaping = asyncio.create_task(self._reap())
+        logs = [*(process.log_file for process in processes(self._lab)), self._lab.root / "supervisor.log"]
+        tasks += [asyncio.create_task(self._reap()), asyncio.create_task(keep_bounded(logs))]
         await stop.wait()
-        for task in [*tasks, reaping]:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, reaping, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._end()
 
     async def _supervise(self, process: Process) -> None:
