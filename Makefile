@@ -16,8 +16,8 @@ TIERS := unit golden contract switch net e2e
 WORKERS ?= $(shell echo $$(( $$(nproc) * 3 / 2 )))
 
 PACKAGES := openvswitch-switch docker.io containerd nftables iproute2 ethtool curl busybox-static catatonit python3-venv iputils-ping tcpdump procps \
-	containernetworking-plugins docker-registry faketime slapd
-COMMANDS := ovs-vswitchd dockerd docker containerd ctr nft ip tc ethtool curl catatonit nsenter ping tcpdump docker-registry faketime
+	containernetworking-plugins docker-registry faketime slapd zsh fish groff-base
+COMMANDS := ovs-vswitchd dockerd docker containerd ctr nft ip tc ethtool curl catatonit nsenter ping tcpdump docker-registry faketime zsh fish groff
 
 .PHONY: help
 help: ## list the targets
@@ -99,6 +99,11 @@ bench: install ## measure; prints medians beside the floor of this machine
 docs: install ## generate docs/pipeline.md and docs/kinds.md from the code
 	@$(BIN)/python -m sdn.pipeline.document
 	@$(BIN)/python -m master.resources.document
+
+MAN_DIR ?= .man
+.PHONY: man
+man: install ## build the man pages of all commands into MAN_DIR (.man), laid out as /usr/share/man
+	@$(BIN)/python -m man $(MAN_DIR)
 
 .PHONY: golden
 golden: install ## rewrite the golden files; review the difference like code

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import datetime
-import os
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -13,9 +12,9 @@ from pathlib import Path
 from api.client.bootstrap import bootstrap_kubeconfig, node_kubeconfig
 from api.client.client import Client, ClientError
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
-from api.codec import manifest
-from cli import login, logout, network, pod, scc
-from cli.command import ADMIN, UsageError, add_command
+from cli import check, completion, kubeconfig, lab_kubeconfig, login, logout, network, pod, scc, why
+from cli import version as version_command
+from cli.command import InputError, UsageError, add_command
 from lab.down import bring_down, has_traces
 from lab.load import build, load
 from lab.process import LabError, Progress
@@ -27,11 +26,11 @@ STATE = Path(".lab")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point of the command: 0 done, 1 failed, 2 wrong use, 130 interrupted."""
-    arguments = _parser().parse_args(argv)
+    """Entry point of the command. Returns one of EXIT_CODES."""
+    arguments = build_parser().parse_args(argv)
     try:
         code: int = arguments.act(arguments)
-    except (LabError, ClientError, BadKubeconfig, OSError) as error:
+    except (LabError, ClientError, BadKubeconfig, InputError, OSError) as error:
         sys.stderr.write(f"podlane: {error}\n")
         return 1
     except UsageError as error:
@@ -42,15 +41,18 @@ def main(argv: list[str] | None = None) -> int:
     return code
 
 
-def _parser() -> argparse.ArgumentParser:
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands. Completion and man pages are made from it."""
     parser = argparse.ArgumentParser(prog="podlane", description="Administration of a Podlane cluster.")
     parser.add_argument("--version", action="version", version=f"podlane {version('podlane')}")
     topics = parser.add_subparsers(metavar="TOPIC", required=True)
     _lab_commands(topics.add_parser("lab", help="a cluster on this machine"))
+    version_command.add_arguments(
+        add_command(topics, "version", "print the versions of this command and of the master", version_command.show)
+    )
     login.add_arguments(add_command(topics, "login", "log in with a name and a password", login.login))
     login.add_kubeconfig_argument(add_command(topics, "logout", "end the token of a login", logout.logout))
-    check = add_command(topics, "check", "validate manifests and report all errors", _check)
-    check.add_argument("files", metavar="FILE", nargs="+", help="YAML or JSON; - is standard input")
+    check.add_arguments(add_command(topics, "check", "validate manifests and report all errors", check.check))
     nodes = topics.add_parser("node", help="nodes of the cluster").add_subparsers(metavar="COMMAND", required=True)
     add = add_command(nodes, "add", "create a certificate and kubeconfig for a node", _node_add)
     add.add_argument("name", metavar="NAME")
@@ -63,9 +65,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     token.add_argument("--out", metavar="FILE", help="file for the kubeconfig (standard output)")
     for command in (add, token):
-        command.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
+        kubeconfig.add_argument(command)
     pod.add_commands(topics.add_parser("pod", help="static pods of this node"))
     network.add_commands(topics.add_parser("network", help="the pod network"))
+    completion.add_arguments(add_command(topics, "completion", "print the completion script of a shell", _completion))
+    why.add_arguments(add_command(topics, "why", "say why packets pass or are dropped", why.why))
     scc.add_commands(topics.add_parser("scc", help="security context constraints"))
     return parser
 
@@ -88,6 +92,10 @@ def _lab_commands(parser: argparse.ArgumentParser) -> None:
     build = add_command(commands, "build", "build an image and put it onto every node", _lab_build)
     build.add_argument("folder", metavar="DIR", type=Path, help="folder with a Dockerfile")
     build.add_argument("-t", "--tag", metavar="NAME", required=True, help="name of the image, with a tag")
+    print_kubeconfig = add_command(
+        commands, "kubeconfig", "print the kubeconfig of the lab, or merge it", _lab_kubeconfig
+    )
+    lab_kubeconfig.add_arguments(print_kubeconfig)
 
 
 def _nodes(text: str) -> int:
@@ -123,24 +131,17 @@ def _lab_build(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check(arguments: argparse.Namespace) -> int:
-    code = 0
-    for name in arguments.files:
-        text = sys.stdin.read() if name == "-" else Path(name).read_text()
-        for document in manifest.parse_manifest(text):
-            where = f"{name} document {document.number}"
-            if document.errors:
-                print(manifest.format_errors(where, document.errors))
-                code = 1
-            else:
-                print(f"{where}: accepted")
-            for warning in document.warnings:
-                print(f"  warning: {warning}")
-    return code
+def _lab_kubeconfig(arguments: argparse.Namespace) -> int:
+    return lab_kubeconfig.run(arguments, STATE)
+
+
+def _completion(arguments: argparse.Namespace) -> int:
+    sys.stdout.write(completion.script(build_parser(), arguments.shell))
+    return 0
 
 
 def _node_add(arguments: argparse.Namespace) -> int:
-    text = asyncio.run(_node_text(Kubeconfig.load(arguments.kubeconfig), arguments.name))
+    text = asyncio.run(_node_text(kubeconfig.load(arguments.kubeconfig), arguments.name))
     if arguments.out is None:
         sys.stdout.write(text)
         return 0
@@ -151,7 +152,7 @@ def _node_add(arguments: argparse.Namespace) -> int:
 
 
 def _node_token(arguments: argparse.Namespace) -> int:
-    administrator, life = Kubeconfig.load(arguments.kubeconfig), datetime.timedelta(hours=arguments.hours)
+    administrator, life = kubeconfig.load(arguments.kubeconfig), datetime.timedelta(hours=arguments.hours)
     text = asyncio.run(_token_text(administrator, life))
     if arguments.out is None:
         sys.stdout.write(text)

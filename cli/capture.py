@@ -11,6 +11,7 @@ from api.client.client import Client
 from api.core.pod import Pod
 from api.network.queries import CaptureRequest, NodeQuerySpec
 from cli.node_query import TIMEOUT_SECONDS, QueryFailed, query_node
+from cli.project import check_project_of
 from cli.trace.command import pods_with_addresses
 from cli.trace.topology import find_pod
 
@@ -27,6 +28,7 @@ async def take(client: Client, arguments: argparse.Namespace) -> None:
     """Capture packets, and write the file."""
     pod = find_pod(arguments.pod, pods_with_addresses((await client.list(Pod)).items))
     if pod is None:
+        await check_project_of(client, arguments.pod)
         raise QueryFailed(f"{arguments.pod!r} is neither PROJECT/POD of a pod that has an address, nor that address")
     request = CaptureRequest(pod=str(pod.address), packets=arguments.packets, seconds=arguments.seconds)
     limits = f"at most {request.packets} packets of {pod} on {pod.node}, for at most {request.seconds} s"

@@ -3,14 +3,41 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 ADMIN = "/var/lib/podlane/master/admin.kubeconfig"
 """The file in which a master keeps the administrator's kubeconfig."""
 
 
+DROPPED, NOT_JUDGED = 1, 3
+EXIT_CODES = {
+    0: "done",
+    1: "failed: a request was refused, a file cannot be read, no server answers; `podlane why`: packets are dropped",
+    2: "wrong use: the arguments are not accepted",
+    NOT_JUDGED: "not judged: `podlane check` rejects nothing, but a kind needs a master; `podlane why` has no answer",
+    130: "interrupted by Ctrl-C",
+}
+"""What the exit codes of `podlane` mean."""
+
+
 class UsageError(Exception):
     """The arguments of a command contradict each other; `str(error)` says what is accepted."""
+
+
+class InputError(Exception):
+    """A file that cannot be read as text; `str(error)` names it."""
+
+
+def read_input(name: str) -> str:
+    """Return the text of a file, or of standard input if the name is `-`. Raises InputError."""
+    try:
+        return (sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()).decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"{name}: {error.strerror}; a readable file is accepted") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}: not text (byte {error.start}); UTF-8 is accepted") from None
 
 
 def add_command(

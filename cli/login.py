@@ -13,9 +13,8 @@ from pathlib import Path
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.client.oauth_login import request_token
 from cli.command import UsageError
+from cli.kubeconfig import writable_file
 from reconcile import atomic_file
-
-DEFAULT_KUBECONFIG = "~/.kube/config"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,8 +31,8 @@ def add_kubeconfig_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--kubeconfig",
         metavar="FILE",
-        default=os.environ.get("KUBECONFIG") or str(Path(DEFAULT_KUBECONFIG).expanduser()),
-        help="kubeconfig to write (%(default)s)",
+        default="",
+        help="kubeconfig to write (the first of KUBECONFIG, or ~/.kube/config)",
     )
 
 
@@ -42,7 +41,7 @@ def login(arguments: argparse.Namespace) -> int:
 
     Raises UsageError, BadKubeconfig and ClientError.
     """
-    file = Path(arguments.kubeconfig)
+    file = Path(arguments.kubeconfig) if arguments.kubeconfig else writable_file(os.environ)
     server = _server(arguments, file)
     user = arguments.username or input("Username: ")
     if ":" in user:
@@ -50,7 +49,7 @@ def login(arguments: argparse.Namespace) -> int:
     password = arguments.password if arguments.password is not None else getpass.getpass("Password: ")
     token = asyncio.run(request_token(server, user, password))
     name = f"{user}/{_cluster_name(server.server)}"
-    existing = file.read_text() if file.exists() else ""
+    existing = file.read_bytes() if file.exists() else b""
     try:
         text = replace(server, token=token).merged_into(existing, name, name)
     except BadKubeconfig as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from api.client.kubeconfig import Kubeconfig
 from api.core.auth import SelfSubjectReview
 from api.core.oauth import TOKEN_PREFIX, token_name
 from cli.command import UsageError
+from cli.kubeconfig import writable_file
 from reconcile import atomic_file
 
 ACCESS_TOKENS_PATH = "/apis/oauth.openshift.io/v1/oauthaccesstokens"
@@ -23,17 +25,18 @@ def logout(arguments: argparse.Namespace) -> int:
     If the master cannot be asked to end the token, the kubeconfig stays as it is. Raises UsageError, BadKubeconfig and
     ClientError.
     """
-    kubeconfig = Kubeconfig.load(arguments.kubeconfig)
+    file = Path(arguments.kubeconfig) if arguments.kubeconfig else writable_file(os.environ)
+    kubeconfig = Kubeconfig.load(file)
     if not kubeconfig.token:
-        raise UsageError(f"{arguments.kubeconfig}: You must have a token in order to logout.")
+        raise UsageError(f"{file}: You must have a token in order to logout.")
     if not kubeconfig.token.startswith(TOKEN_PREFIX):
-        raise UsageError(f"{arguments.kubeconfig}: the token is not from a login; {TOKEN_PREFIX}... is accepted")
+        raise UsageError(f"{file}: the token is not from a login; {TOKEN_PREFIX}... is accepted")
     user = asyncio.run(_end_token(kubeconfig))
-    atomic_file.write(Path(arguments.kubeconfig), kubeconfig.without_token().encode())
+    atomic_file.write(file, kubeconfig.without_token().encode())
     if user:
         sys.stdout.write(f'Logged "{user}" out on "{kubeconfig.server}"\n')
     else:
-        sys.stdout.write(f"The token had ended on {kubeconfig.server}; it was removed from {arguments.kubeconfig}\n")
+        sys.stdout.write(f"The token had ended on {kubeconfig.server}; it was removed from {file}\n")
     return 0
 
 

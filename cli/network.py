@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import sys
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from api.client.client import Client
-from api.client.kubeconfig import Kubeconfig
 from api.core.node import Node
 from api.network.queries import NetworkReport, NodeQuerySpec
 from api.network.types import CHANGE_NETWORK_ANNOTATION, ChangeNetworkRequest, ClusterNetwork, HostSubnet, NetNamespace
-from cli import capture, services
-from cli.command import ADMIN, add_command
+from cli import capture, kubeconfig, services
+from cli.command import UsageError, add_command
 from cli.node_query import QueryFailed, query_node
+from cli.project import check_projects
 from cli.trace import command as trace_command
 from cli.trace import packet
 from reconcile.terminal import table
 
+DEFAULT, GLOBAL_VNID = "default", 0
 TIMEOUT_SECONDS = 15.0
 POLL_SECONDS = 0.05
 
@@ -39,6 +39,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     make_global = add_command(commands, "global", "give projects VNID 0, which reaches all projects", _run(_global))
     for command in (join, isolate, make_global):
         command.add_argument("projects", metavar="PROJECT", nargs="+")
+        command.add_argument("--yes", action="store_true", help="also if a project loses or gets VNID 0 by it")
     trace = add_command(commands, "trace", "trace a packet through the switches", _run(trace_command.run))
     packet.add_arguments(trace)
     capture_packets = add_command(commands, "capture", "capture the packets at the port of a pod", _run(capture.take))
@@ -48,7 +49,7 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     )
     services.add_arguments(list_services)
     for command in (status, list_services, join, isolate, make_global, trace, capture_packets):
-        command.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
+        kubeconfig.add_argument(command)
 
 
 Act = Callable[[Client, argparse.Namespace], Awaitable[None]]
@@ -56,7 +57,7 @@ Act = Callable[[Client, argparse.Namespace], Awaitable[None]]
 
 def _run(act: Act) -> Callable[[argparse.Namespace], int]:
     async def acting(arguments: argparse.Namespace) -> None:
-        async with Client(Kubeconfig.load(arguments.kubeconfig)) as client:
+        async with Client(kubeconfig.load(arguments.kubeconfig)) as client:
             await act(client, arguments)
 
     def run(arguments: argparse.Namespace) -> int:
@@ -113,29 +114,55 @@ def _show(net_namespaces: tuple[NetNamespace, ...]) -> None:
 
 
 async def _join(client: Client, arguments: argparse.Namespace) -> None:
-    await _change(client, arguments.projects, ChangeNetworkRequest("join", arguments.to))
+    await _change(client, arguments, ChangeNetworkRequest("join", arguments.to))
 
 
 async def _isolate(client: Client, arguments: argparse.Namespace) -> None:
-    await _change(client, arguments.projects, ChangeNetworkRequest("isolate"))
+    await _change(client, arguments, ChangeNetworkRequest("isolate"))
 
 
 async def _global(client: Client, arguments: argparse.Namespace) -> None:
-    await _change(client, arguments.projects, ChangeNetworkRequest("global"))
+    await _change(client, arguments, ChangeNetworkRequest("global"))
 
 
-async def _change(client: Client, projects: list[str], request: ChangeNetworkRequest) -> None:
+async def _change(client: Client, arguments: argparse.Namespace, request: ChangeNetworkRequest) -> None:
     """Request the change for all projects, or for none if a name is wrong. Wait until the master has made it."""
-    known = {net_namespace.netname for net_namespace in (await client.list(NetNamespace)).items}
-    unknown = sorted({*projects, *filter(None, [request.target])} - known)
-    if not known:
+    projects = list(dict.fromkeys(arguments.projects))
+    await check_projects(client, [*projects, *filter(None, [request.target])])
+    vnids = {net_namespace.netname: net_namespace.netid for net_namespace in (await client.list(NetNamespace)).items}
+    if not vnids:
         raise QueryFailed("this cluster has no VNIDs: its plugin is ovs-subnet, where every pod reaches every pod")
-    if unknown:
-        raise QueryFailed(f"no such project: {', '.join(unknown)}; there are {', '.join(sorted(known))}")
+    without = [project for project in [*projects, request.target] if project and project not in vnids]
+    if without:
+        raise QueryFailed(f"{', '.join(without)} has no VNID yet; the master gives one to each project")
+    if not arguments.yes:
+        _refuse_unconfirmed(projects, request, vnids)
     for project in projects:
         patch = {"metadata": {"annotations": {CHANGE_NETWORK_ANNOTATION: str(request)}}}
         await client.patch(NetNamespace, project, "", patch)
     _show(tuple([await _changed(client, project) for project in projects]))
+
+
+def _refuse_unconfirmed(projects: list[str], request: ChangeNetworkRequest, vnids: Mapping[str, int]) -> None:
+    """Raise UsageError if a project loses VNID 0, or gets it by joining another. The text says what would change.
+
+    The project default keeps VNID 0: the master refuses the change.
+    """
+    is_global = request.action == "global" or (bool(request.target) and vnids[request.target] == GLOBAL_VNID)
+    losing = [name for name in projects if vnids[name] == GLOBAL_VNID and name != DEFAULT and not is_global]
+    gaining = [name for name in projects if vnids[name] != GLOBAL_VNID and request.action == "join" and is_global]
+    if losing:
+        others = f"{request.target} and VNID 0" if request.target else "VNID 0"
+        raise UsageError(
+            f"{', '.join(losing)} has VNID 0: its pods and those of all projects reach each other. After "
+            f"{request.action}, they reach only the pods of {others}, and all other pods lose what it serves; "
+            "--yes does it"
+        )
+    if gaining:
+        raise UsageError(
+            f"{request.target} has VNID 0. After {request.action}, {', '.join(gaining)} has VNID 0, too: its pods and "
+            "those of all projects reach each other; --yes does it"
+        )
 
 
 async def _changed(client: Client, project: str) -> NetNamespace:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
 from urllib.parse import quote
 
 import aiohttp
@@ -16,7 +14,7 @@ from api.codec import manifest
 from api.core.pod import Pod
 from api.meta.schema import MISSING, FieldError, quoted
 from api.meta.types import Status
-from cli.command import add_command
+from cli.command import add_command, read_input
 
 SOCKET = "/run/podlane/node-agent.sock"
 ANSWER_SECONDS = 60.0
@@ -68,7 +66,7 @@ async def _submit(arguments: argparse.Namespace, http: aiohttp.ClientSession) ->
     """Submit each document independently of the others. Returns 1 if one was rejected."""
     code = 0
     for file in arguments.files:
-        for document in manifest.parse_manifest(_text(file)):
+        for document in manifest.parse_manifest(read_input(file)):
             where = f"{file} document {document.number}"
             problems = document.errors or tuple(_problems_of(document.obj))
             if problems or not isinstance(document.obj, Pod):
@@ -81,10 +79,6 @@ async def _submit(arguments: argparse.Namespace, http: aiohttp.ClientSession) ->
                 print(f"{where}: {error}")
                 code = 1
     return code
-
-
-def _text(file: str) -> str:
-    return sys.stdin.read() if file == "-" else Path(file).read_text()
 
 
 def _problems_of(obj: object) -> Iterable[FieldError]:

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import re
-import sys
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from api.client.client import ApiError, Client
-from api.client.kubeconfig import Kubeconfig
 from api.codec import yaml
-from cli.command import ADMIN, UsageError, add_command
+from cli import kubeconfig
+from cli.command import UsageError, add_command, read_input
+from cli.project import check_projects
 from reconcile.terminal import table
 
 REQUIRED_SCC_ANNOTATION, SCC_ANNOTATION = "openshift.io/required-scc", "openshift.io/scc"
@@ -46,13 +44,13 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         help="group of that user (repeatable)",
     )
     explain.add_argument("-n", "--namespace", metavar="NAMESPACE", default="", help="namespace of the pod (default)")
-    explain.add_argument("--kubeconfig", metavar="FILE", default=os.environ.get("KUBECONFIG", ADMIN))
+    kubeconfig.add_argument(explain)
 
 
 def _explain(arguments: argparse.Namespace) -> int:
     if arguments.groups and not arguments.user:
         raise UsageError("--as-group needs --as: a group is that of a user")
-    text = sys.stdin.read() if arguments.file == "-" else Path(arguments.file).read_text()
+    text = read_input(arguments.file)
     pod = _read_pod(arguments.file, text)
     namespace = arguments.namespace or pod["metadata"].get("namespace") or "default"
     pod["metadata"] = {**pod["metadata"], "namespace": namespace}
@@ -76,7 +74,8 @@ def _read_pod(name: str, text: str) -> Document:
 async def _print_explanation(arguments: argparse.Namespace, pod: Document) -> None:
     headers = [("Impersonate-User", arguments.user)] if arguments.user else []
     headers += [("Impersonate-Group", group) for group in arguments.groups]
-    async with Client(Kubeconfig.load(arguments.kubeconfig)) as client:
+    async with Client(kubeconfig.load(arguments.kubeconfig)) as client:
+        await check_projects(client, [pod["metadata"]["namespace"]])
         names = await _scc_names(client)
         outcome = await _try(client, pod, headers)
         rows = []

@@ -8,9 +8,11 @@ from collections.abc import Iterable
 
 from api.client.client import Client
 from api.core.node import Node
+from api.core.services import Service
 from api.network.queries import NodeQuerySpec, ServicePortReport, ServicesRequest, ServicesResult
 from api.network.types import HostSubnet
 from cli.node_query import QueryFailed, query_node
+from cli.project import check_projects
 from reconcile.terminal import BOLD, RED, colored, table
 
 HEADS = ("SERVICE", "PORT", "VNID", "FRONTENDS", "ENDPOINTS", "NOTES")
@@ -33,6 +35,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 async def show(client: Client, arguments: argparse.Namespace) -> None:
     """Print the service ports of the nodes. Nodes with the same ports are grouped."""
     namespace, _, name = arguments.services.partition("/")
+    if namespace:
+        await check_projects(client, [namespace])
+    if name:
+        await client.get(Service, name, namespace)
     nodes = [arguments.node] if arguments.node else await _nodes(client)
     request = ServicesRequest(namespace=namespace, name=name)
     answers = await asyncio.gather(*(_query(client, node, request) for node in nodes))

@@ -186,7 +186,8 @@ def remove_pod_cgroups(root: str) -> None:
 
 
 def _remove_tree(state: Path, keep_logs: bool) -> None:
-    logs = [*state.glob("*.log"), *state.glob("*/*.log"), *state.glob("*/log/*.log")] if keep_logs else []
+    patterns = (f"{folder}{name}" for folder in ("", "*/", "*/log/") for name in ("*.log", "*.log.1"))
+    logs = [log for pattern in patterns for log in state.glob(pattern)] if keep_logs else []
     saved_logs = [(log, log.read_bytes()) for log in logs]
     shutil.rmtree(state, ignore_errors=True)
     if state.exists():

@@ -13,6 +13,11 @@ import docker
 
 PAUSE, TOOLBOX = "podlane/pause", "podlane/toolbox"
 CATATONIT, BUSYBOX, CURL = Path("/usr/bin/catatonit"), Path("/bin/busybox"), Path("/usr/bin/curl")
+BASH = Path("/bin/bash")
+TERMINFO = tuple(
+    Path("/lib/terminfo", name) for name in ("l/linux", "s/screen", "t/tmux", "x/xterm", "x/xterm-256color")
+)
+"""Descriptions of terminals, without which bash complains and edits no lines."""
 
 
 def load(docker_socket: str) -> None:
@@ -41,6 +46,7 @@ def toolbox() -> bytes:
     """Return the root file system of the image podlane/toolbox as a tar archive.
 
     What of Debian's static busybox looks up names crashes, but for its nslookup; curl is for those who call by name.
+    `kubectl exec -it POD -- bash` is what people type.
     """
     applets = subprocess.run([BUSYBOX, "--list"], check=True, capture_output=True, text=True).stdout.split()
     with io.BytesIO() as image:
@@ -55,7 +61,8 @@ def toolbox() -> bytes:
                 entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
                 if applet != "busybox":
                     archive.addfile(entry)
-            for path in (CURL, *_libraries(CURL)):
+            programs = (CURL, BASH, *_libraries(CURL), *_libraries(BASH))
+            for path in dict.fromkeys((*programs, *filter(Path.exists, TERMINFO))):
                 archive.add(path.resolve(), str(path).lstrip("/"))
             _file(archive, "etc/passwd", "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n")
             _file(archive, "etc/group", "root:x:0:\nnogroup:x:65534:\n")

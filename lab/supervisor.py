@@ -15,6 +15,7 @@ from typing import Never
 import psutil
 
 from lab import underlay
+from lab.log_rotation import keep_bounded
 from lab.process import LabError, log
 from lab.relay import Endpoint, machine_endpoints
 from lab.state import read_lab
@@ -44,12 +45,14 @@ class Supervisor:
         asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._child_died.set)
         if ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
             log("orphans will not be reaped: prctl is refused")
-        tasks = [asyncio.create_task(self._supervise(process)) for process in self._processes()]
-        reaping = asyncio.create_task(self._reap())
+        run = self._processes()
+        tasks = [asyncio.create_task(self._supervise(process)) for process in run]
+        logs = [*(process.log_file for process in run), self._lab.root / "supervisor.log"]
+        tasks += [asyncio.create_task(self._reap()), asyncio.create_task(keep_bounded(logs))]
         await stop.wait()
-        for task in [*tasks, reaping]:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, reaping, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._end()
 
     def _processes(self) -> tuple[Process, ...]:

@@ -66,6 +66,7 @@ NEEDED = (
     "catatonit",
     "busybox",
     "curl",
+    "bash",
 )
 
 
@@ -197,6 +198,8 @@ def _make_directories(lab: Lab, state: Path) -> None:
     if lab.registry:
         _configure_registry(lab)
     settings = json.dumps(docker_settings(_machine_docker_settings()))
+    (lab.root / "bin").mkdir()
+    (lab.root / "bin" / "podlane").symlink_to(lab.bin_dir / "podlane")
     users.make_passwords(lab)
     for node in lab.nodes:
         for folder in (node.ovs, node.root / "log", node.root / "manifests", node.root / "docker-run"):
@@ -305,6 +308,8 @@ def _verdict(lab: Lab, unexpected: tuple[str, ...], progress: Progress) -> int:
     if not unexpected:
         progress(colored("every pair and every attempt is as expected", GREEN))
     print("\n  export KUBECONFIG=$PWD/.lab/kubeconfig     then kubectl get nodes,pods -A -o wide")
+    print("  export PATH=$PWD/.lab/bin:$PATH            then podlane why red/red-1 blue/blue-1")
+    print("  podlane lab kubeconfig --merge             makes the lab the current context of your kubeconfig")
     for user in users.USERS:
         print(
             f"  kubectl --kubeconfig .lab/users/{user}.kubeconfig -n {user} get pods   as the administrator of {user}"

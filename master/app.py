@@ -38,6 +38,7 @@ from master.server.server import Server, ServerDependencies, proxy_authorities, 
 from master.storage.interface import Storage
 from master.storage.sqlite import SQLiteStorage
 from reconcile.connection_limiter import Limits
+from reconcile.health_checks import HealthCheck
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +145,10 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 authority=authority.certificate,
                 creation=creation,
                 authorizer=authorizer,
-                not_ready_reason=lambda: "" if runtime.started.is_set() else "starting",
+                ready=(
+                    HealthCheck("storage", lambda: storage.write_problem),
+                    HealthCheck("controllers", lambda: "" if runtime.started.is_set() else "starting"),
+                ),
                 address=config.advertise_address,
                 public_url=public_url,
                 nodes=kubelet_client,

@@ -74,6 +74,7 @@ from node_agent.volumes.tokens import TokenCache
 from reconcile.daemon import notify
 from reconcile.errors import NotReady, Refused
 from reconcile.health import Health
+from reconcile.health_checks import HealthCheck
 
 log = logging.getLogger(__name__)
 
@@ -320,7 +321,11 @@ async def serve(settings: Settings) -> None:
             clients = Clients(api=api, docker=docker, network=network, prober=prober)
             agent = build_agent(settings, clients, tasks.create_task)
             server = _build_server(settings, agent, api, serving_certificate, exec_journal)
-            health = Health(settings.health_address, lambda: agent.node_status.not_ready_reason, agent.pods.hung_reason)
+            health = Health(
+                settings.health_address,
+                (HealthCheck("node", lambda: agent.node_status.not_ready_reason),),
+                (HealthCheck("syncloop", agent.pods.hung_reason),),
+            )
             await health.start()
             notify("READY=1")
             try:

@@ -47,7 +47,7 @@ def load(
     beyond the types of the settings. `file_problems(settings)` returns those of files that the settings name and that
     may still be made when the daemon starts; they are judged only with `--check`.
     """
-    parser = _parser(kind, prog, default_file)
+    parser = build_parser(kind, prog, default_file)
     flags = vars(parser.parse_args(argv))
     config = flags.pop("config")
     check = flags.pop("check")
@@ -102,7 +102,8 @@ def _read(config: str | None, default_file: str) -> dict[str, Any]:
     return document
 
 
-def _parser(kind: type[msgspec.Struct], prog: str, default_file: str) -> argparse.ArgumentParser:
+def build_parser(kind: type[msgspec.Struct], prog: str, default_file: str) -> argparse.ArgumentParser:
+    """Return the parser of a daemon's flags."""
     parser = argparse.ArgumentParser(prog=prog, description=(kind.__doc__ or "").strip(), allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"{prog} {version('podlane')}")
     parser.add_argument("--config", metavar="FILE", help=f"YAML file with the settings below ({default_file})")
@@ -112,7 +113,9 @@ def _parser(kind: type[msgspec.Struct], prog: str, default_file: str) -> argpars
             "--" + field.name.replace("_", "-"),
             dest=field.encode_name,
             metavar="VALUE",
-            help=f"{_description(field.type)} ({'required' if field.required else field.default!r})".replace("%", "%%"),
+            help=f"{_description(field.type)} ({'required' if field.required else repr(field.default)})".replace(
+                "%", "%%"
+            ),
         )
     return parser
 

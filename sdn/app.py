@@ -10,6 +10,7 @@ from api.client.kubeconfig import Kubeconfig
 from reconcile.atomic_file import AtomicFile
 from reconcile.daemon import notify
 from reconcile.health import Health
+from reconcile.health_checks import HealthCheck
 from reconcile.loop import Loop, LoopTiming
 from sdn.cluster_dns.server import ClusterDns
 from sdn.cniserver.attacher import PodAttacher
@@ -116,7 +117,11 @@ async def serve(settings: Settings) -> None:
         )
         health = Health(
             settings.health_address,
-            lambda: state.not_ready_reason or proxier.not_ready_reason or cluster_dns.not_ready_reason,
+            (
+                HealthCheck("network", lambda: state.not_ready_reason),
+                HealthCheck("services", lambda: proxier.not_ready_reason),
+                HealthCheck("dns", lambda: cluster_dns.not_ready_reason),
+            ),
         )
         await server.start()
         await health.start()

@@ -3,20 +3,40 @@
 from __future__ import annotations
 
 import base64
+import binascii
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 _USER_FILES = ("client-certificate", "client-key", "tokenFile")
+_SECTIONS = {"clusters": "cluster", "users": "user", "contexts": "context"}
+"""The lists of a kubeconfig, and the field of an entry that has its values."""
 
 
 class BadKubeconfig(Exception):
     """A kubeconfig that cannot be used. The text names the file, the entry, and what is accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecPlugin:
+    """A program that prints the credentials of a user (client.authentication.k8s.io).
+
+    `where` is the entry of the kubeconfig, as errors name it. `folder` is that of the kubeconfig: a command with a
+    slash is relative to it.
+    """
+
+    where: str
+    folder: Path
+    api_version: str
+    command: str
+    arguments: tuple[str, ...]
+    environment: tuple[tuple[str, str], ...]
+    install_hint: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +45,9 @@ class Kubeconfig:
 
     `server` is an https URL without a trailing slash. `ca`, `certificate` and `key` are PEM. `server_name` is the name
     in the server's certificate, if it is not that of the URL. `insecure` accepts any certificate. `source` is the file
-    that was read; `files` are that file and the files that it refers to.
+    that was read, None if several were; `files` are that file and the files that it refers to. `cluster_entry` and
+    `user_entry` are the entries that were read, as errors name them. A user with an `exec_plugin` has no credentials
+    before that has run.
     """
 
     server: str
@@ -37,32 +59,50 @@ class Kubeconfig:
     insecure: bool = False
     source: Path | None = None
     files: tuple[Path, ...] = ()
+    cluster_entry: str = ""
+    user_entry: str = ""
+    exec_plugin: ExecPlugin | None = None
 
     @classmethod
     def load(cls, path: Path | str) -> Kubeconfig:
         """Read a file as kubectl does; paths inside it are relative to it. Raises BadKubeconfig."""
-        path = Path(path)
-        try:
-            cluster, user = _cluster_and_user(_parse(path.read_text()))
-            referenced = [_text(cluster, "certificate-authority"), *(_text(user, key) for key in _USER_FILES)]
-            return cls(
-                server=_text(cluster, "server", is_required=True).rstrip("/"),
-                ca=_data(cluster, "certificate-authority", path.parent),
-                certificate=_data(user, "client-certificate", path.parent),
-                key=_data(user, "client-key", path.parent),
-                token=_token(user, path.parent),
-                server_name=_text(cluster, "tls-server-name"),
-                insecure=bool(cluster.fields.get("insecure-skip-tls-verify")),
-                source=path,
-                files=(path, *(path.parent / name for name in referenced if name)),
-            )
-        except OSError as error:
-            raise BadKubeconfig(f"{error.filename or path}: {error.strerror}; a kubeconfig is accepted") from None
-        except _Problem as error:
-            raise BadKubeconfig(f"{path}: {error}") from None
-        except ValueError:
-            # No text of another exception: it may quote the file.
-            raise BadKubeconfig(f"{path}: found what is no text in UTF-8; a kubeconfig is accepted") from None
+        return cls.load_merged((Path(path),))
+
+    @classmethod
+    def load_merged(cls, paths: Sequence[Path]) -> Kubeconfig:
+        """Read files as kubectl merges them. Raises BadKubeconfig.
+
+        The first file that has an entry of a name, or a current context, decides. Of several files, missing ones are
+        ignored.
+        """
+        existing = [path for path in paths if path.exists()] if len(paths) > 1 else paths
+        if not existing:
+            raise BadKubeconfig(f"none of the files {', '.join(map(str, paths))} exists; one kubeconfig is needed")
+        documents = [_Document.read(path) for path in existing]
+        context = _current_context(documents)
+        cluster = _find(documents, "clusters", context.required("cluster"), context)
+        user = _find(documents, "users", context.required("user"), context)
+        if user.values.get("auth-provider"):
+            raise BadKubeconfig(f"{user} has an auth-provider; a certificate, a token, a tokenFile or exec is accepted")
+        server = cluster.required("server")
+        if not server.startswith(("https://", "http://")):
+            raise BadKubeconfig(f"{cluster}: server is {server!r}; https://HOST:PORT is accepted")
+        one_file = len(existing) == 1
+        referenced = (cluster.path("certificate-authority"), *(user.path(key) for key in _USER_FILES))
+        return cls(
+            server=server.rstrip("/"),
+            ca=cluster.data("certificate-authority"),
+            certificate=user.data("client-certificate"),
+            key=user.data("client-key"),
+            token=_token(user),
+            server_name=cluster.text("tls-server-name"),
+            insecure=bool(cluster.values.get("insecure-skip-tls-verify")),
+            source=existing[0] if one_file else None,
+            files=(existing[0], *(path for path in referenced if path)) if one_file else (),
+            cluster_entry=str(cluster),
+            user_entry=str(user),
+            exec_plugin=_exec_plugin(user),
+        )
 
     def file_versions(self) -> tuple[tuple[int, int], ...]:
         """Return modification time and inode of each file; they differ if a file was written. Raises OSError."""
@@ -71,45 +111,54 @@ class Kubeconfig:
 
     def ssl_context(self) -> ssl.SSLContext:
         """Return a context that trusts only the cluster's CA and has the client certificate. Raises BadKubeconfig."""
+        cluster, user = self.cluster_entry or self.server, self.user_entry or self.server
         try:
-            return self._ssl_context()
-        except (ssl.SSLError, ValueError) as error:
-            source = self.source or self.server
-            accepted = "a CA, and a certificate with its key, are accepted as PEM"
-            raise BadKubeconfig(f"{source}: found certificates that do not go together: {error}; {accepted}") from None
-
-    def _ssl_context(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cadata=self.ca.decode())
+            context = ssl.create_default_context(cadata=self.ca.decode())
+        except (ssl.SSLError, ValueError):
+            raise BadKubeconfig(f"{cluster}: certificate-authority is no certificate; PEM is accepted") from None
         if self.insecure:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         if self.certificate:
-            with tempfile.TemporaryDirectory() as folder:
-                # Two files: each value may be a kubelet's file with certificate and key, and a chain must not have a
-                # certificate twice.
-                certificate_file = Path(folder) / "client.crt"
-                key_file = Path(folder) / "client.key"
-                for file, data in ((certificate_file, self.certificate), (key_file, self.key)):
-                    file.touch(mode=0o600)
-                    file.write_bytes(data)
-                # With a password, a key that is encrypted is an error. Without one, OpenSSL asks the terminal.
-                context.load_cert_chain(certificate_file, key_file, password="")
+            try:
+                self._load_client_certificate(context)
+            except (ssl.SSLError, ValueError) as error:
+                raise BadKubeconfig(f"{user}: {self._client_certificate_problem(error)}") from None
+        elif self.key:
+            raise BadKubeconfig(f"{user} has a client-key and no client-certificate; both or neither are accepted")
         return context
+
+    def _load_client_certificate(self, context: ssl.SSLContext) -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            # Two files: each value may be a kubelet's file with certificate and key, and a chain must not have a
+            # certificate twice.
+            certificate_file = Path(folder) / "client.crt"
+            key_file = Path(folder) / "client.key"
+            for file, data in ((certificate_file, self.certificate), (key_file, self.key)):
+                file.touch(mode=0o600)
+                file.write_bytes(data)
+            # Without a password, OpenSSL would ask for one at the terminal.
+            context.load_cert_chain(certificate_file, key_file, password="")
+
+    def _client_certificate_problem(self, error: Exception) -> str:
+        try:
+            ssl.create_default_context(cadata=self.certificate.decode())
+        except (ssl.SSLError, ValueError):
+            return "client-certificate is no certificate; PEM is accepted"
+        if not self.key:
+            return "client-key is missing; the key of client-certificate is needed"
+        if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
+            return "client-certificate and client-key do not go together; the certificate's key is accepted"
+        return "client-key is no key; PEM without a password is accepted"
 
     def with_client_certificate(self, certificate: bytes, key: bytes) -> str:
         """Return the file's text with another certificate and key of the current user. Raises BadKubeconfig."""
         assert self.source is not None
-        try:
-            document = _parse(self.source.read_text())
-            _, user = _cluster_and_user(document)
-        except OSError as error:
-            raise BadKubeconfig(f"{self.source}: {error.strerror}; a kubeconfig is accepted") from None
-        except _Problem as error:
-            raise BadKubeconfig(f"{self.source}: {error}") from None
-        user.fields.clear()
-        user.fields["client-certificate-data"] = _base64(certificate)
-        user.fields["client-key-data"] = _base64(key)
-        return yaml.safe_dump(document.fields, sort_keys=False)
+        document = _Document.read(self.source)
+        context = _current_context([document])
+        user = _find([document], "users", context.required("user"), context)
+        user.entry["user"] = {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}
+        return yaml.safe_dump(document.values, sort_keys=False)
 
     def without_token(self) -> str:
         """Return the file's text without the token of the current user, whichever users have it. Raises BadKubeconfig.
@@ -117,21 +166,19 @@ class Kubeconfig:
         Other entries stay, and so does a file that the token was read from.
         """
         assert self.source is not None
-        try:
-            document = yaml.safe_load(self.source.read_text())
-            for entry in document["users"]:
-                user = entry["user"] or {}
-                if self.token and _token(user, self.source.parent) == self.token:
-                    entry["user"] = {key: value for key, value in user.items() if key not in ("token", "tokenFile")}
-        except OSError as error:
-            raise BadKubeconfig(f"{error.filename or self.source}: {error.strerror}") from None
-        except (KeyError, TypeError, AttributeError, yaml.YAMLError) as error:
-            raise BadKubeconfig(f"{self.source}: no longer a kubeconfig ({error!r})") from None
-        return yaml.safe_dump(document, sort_keys=False)
+        document = _Document.read(self.source)
+        for entry in document.section("users"):
+            user = _Entry(document, "users", entry)
+            if self.token and _token(user) == self.token:
+                entry["user"] = {key: value for key, value in user.values.items() if key not in ("token", "tokenFile")}
+        return yaml.safe_dump(document.values, sort_keys=False)
 
     def text(self, cluster: str, user: str) -> str:
         """Return the text of a kubeconfig file with inline credentials."""
-        document: dict[str, Any] = {
+        return yaml.safe_dump(self._document(cluster, user), sort_keys=False)
+
+    def _document(self, cluster: str, user: str) -> dict[str, Any]:
+        return {
             "apiVersion": "v1",
             "kind": "Config",
             "clusters": [{"name": cluster, "cluster": self._cluster()}],
@@ -139,26 +186,39 @@ class Kubeconfig:
             "contexts": [{"name": cluster, "context": {"cluster": cluster, "user": user}}],
             "current-context": cluster,
         }
-        return yaml.safe_dump(document, sort_keys=False)
 
-    def merged_into(self, text: str, cluster: str, user: str) -> str:
+    def merged_into(self, text: str | bytes, cluster: str, user: str) -> str:
         """Return the text of a kubeconfig file with this cluster, user and context as the current ones.
 
         Other entries stay. Raises BadKubeconfig.
         """
-        new = yaml.safe_load(self.text(cluster, user))
-        try:
-            document = _parse(text).fields if text.strip() else {}
-            for section in ("clusters", "users", "contexts"):
-                names = {entry["name"] for entry in new[section]}
-                kept = [entry for entry in document.get(section) or [] if entry["name"] not in names]
-                document[section] = kept + new[section]
-        except _Problem as error:
-            raise BadKubeconfig(str(error)) from None
-        except (KeyError, TypeError):
-            raise BadKubeconfig("found entries without a name; a kubeconfig is accepted") from None
-        document = {**document, "apiVersion": "v1", "kind": "Config", "current-context": cluster}
-        return yaml.safe_dump(document, sort_keys=False)
+        document = _Document.parse(text, Path(), "")
+        new = self._document(cluster, user)
+        for section in _SECTIONS:
+            names = {entry["name"] for entry in new[section]}
+            kept = [entry for entry in document.section(section) if entry["name"] not in names]
+            new[section] = kept + new[section]
+        return yaml.safe_dump({**document.values, **new}, sort_keys=False)
+
+    def conflicts(self, text: str | bytes, cluster: str, user: str) -> tuple[str, ...]:
+        """Return the entries that `merged_into` would replace although they are those of another server.
+
+        Raises BadKubeconfig.
+        """
+        document = _Document.parse(text, Path(), "")
+        servers = {
+            entry["name"]: _Entry(document, "clusters", entry).text("server") for entry in document.section("clusters")
+        }
+        others = {name: server for name, server in servers.items() if server.rstrip("/") != self.server}
+        found = [f"the cluster {name!r} of {server}" for name, server in others.items() if name == cluster]
+        for entry in document.section("contexts"):
+            context = _Entry(document, "contexts", entry)
+            server = others.get(context.text("cluster"), "")
+            if server and entry["name"] == cluster:
+                found.append(f"the context {cluster!r} of {server}")
+            elif server and context.text("user") == user:
+                found.append(f"the user {user!r} of {server}")
+        return tuple(found)
 
     def _cluster(self) -> dict[str, Any]:
         cluster: dict[str, Any] = {"server": self.server}
@@ -176,101 +236,205 @@ class Kubeconfig:
         return {"client-certificate-data": _base64(self.certificate), "client-key-data": _base64(self.key)}
 
 
-class _Problem(Exception):
-    """What is wrong in a file, and where. The text has no credentials."""
+class _Loader(yaml.SafeLoader):
+    """Reads dates as text, so that entries of others are written as they were read."""
 
 
-class _Mapping(NamedTuple):
-    """A mapping of the file, and its path."""
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
-    path: str
-    fields: dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class _Document:
+    """A kubeconfig file. `where` begins the errors about it."""
+
+    path: Path
+    where: str
+    values: dict[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> _Document:
+        """Read a file. Raises BadKubeconfig."""
+        return cls.parse(_read(path, str(path)), path, f"{path}: ")
+
+    @classmethod
+    def parse(cls, text: str | bytes, path: Path, where: str) -> _Document:
+        """Parse the text of a kubeconfig; the empty text is an empty one. Raises BadKubeconfig."""
+        try:
+            values = yaml.load(text, _Loader)
+        except (yaml.YAMLError, RecursionError, ValueError) as error:
+            mark = getattr(error, "problem_mark", None)
+            line = f"line {mark.line + 1}: {getattr(error, 'problem', '')}" if mark else str(error).partition("\n")[0]
+            raise BadKubeconfig(f"{where}not YAML ({line}); a kubeconfig is accepted") from None
+        if values is not None and not isinstance(values, dict):
+            raise BadKubeconfig(
+                f"{where}not a kubeconfig but {_kind(values)}; clusters, users and contexts are accepted"
+            )
+        return cls(path, where, values or {})
+
+    def section(self, name: str) -> list[dict[str, Any]]:
+        """Return the entries of a list. Raises BadKubeconfig."""
+        entries = self.values.get(name) or []
+        if not isinstance(entries, list):
+            raise BadKubeconfig(f"{self.where}{name} is {_kind(entries)}; a list is accepted")
+        for number, entry in enumerate(entries):
+            if not isinstance(entry, dict):
+                raise BadKubeconfig(f"{self.where}{name}[{number}] is {_kind(entry)}; a mapping is accepted")
+            if not isinstance(entry.get("name"), str):
+                raise BadKubeconfig(f"{self.where}{name}[{number}] has no name; a text is accepted")
+        return entries
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """An entry of a kubeconfig. As text: the file, the kind of the entry and its name."""
+
+    document: _Document
+    section: str
+    entry: dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"{self.document.where}the {_SECTIONS[self.section]} {self.entry['name']!r}"
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What the entry says. Raises BadKubeconfig."""
+        values = self.entry.get(_SECTIONS[self.section]) or {}
+        if not isinstance(values, dict):
+            raise BadKubeconfig(f"{self} is {_kind(values)}; a mapping is accepted")
+        return values
+
+    def text(self, key: str) -> str:
+        """Return a text, empty if there is none. Raises BadKubeconfig, which does not show the value."""
+        value = self.values.get(key)
+        if value is not None and not isinstance(value, str):
+            raise BadKubeconfig(f"{self}: {key} is {_kind(value)}; a text is accepted (perhaps quotes are missing)")
+        return value or ""
+
+    def required(self, key: str) -> str:
+        """Return a text. Raises BadKubeconfig if there is none."""
+        text = self.text(key)
+        if not text:
+            raise BadKubeconfig(f"{self} has no {key}; one is needed")
+        return text
+
+    def path(self, key: str) -> Path | None:
+        """Return the file that an entry names."""
+        text = self.text(key)
+        return self.document.path.parent / text if text else None
+
+    def data(self, key: str) -> bytes:
+        """Return inline data, or the content of the named file. Raises BadKubeconfig."""
+        inline = self.text(f"{key}-data")
+        if inline:
+            try:
+                return base64.b64decode("".join(inline.split()), validate=True)
+            except (binascii.Error, ValueError) as error:
+                problem = f"{self}: {key}-data is not base64 ({error}); base64 of PEM is accepted"
+                raise BadKubeconfig(problem) from None
+        path = self.path(key)
+        return b"" if path is None else _read(path, f"{self}: {key} {path}")
+
+
+def _read(path: Path, where: str) -> bytes:
+    """Return the content of a file. Raises BadKubeconfig."""
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise BadKubeconfig(f"{where}: {reason}; a readable file is accepted") from None
+
+
+def _current_context(documents: Sequence[_Document]) -> _Entry:
+    """Return the current context: that of the first file that names one. Raises BadKubeconfig."""
+    for document in documents:
+        name = document.values.get("current-context")
+        if name and not isinstance(name, str):
+            raise BadKubeconfig(f"{document.where}current-context is {_kind(name)}; a text is accepted")
+        if name:
+            return _find(documents, "contexts", name, f"{document.where}current-context")
+    where = ", ".join(str(document.path) for document in documents)
+    raise BadKubeconfig(f"{where}: current-context is missing; {_known(documents, 'contexts')} is accepted")
+
+
+def _find(documents: Sequence[_Document], section: str, name: str, named_by: object) -> _Entry:
+    """Return the first entry of a name. Raises BadKubeconfig."""
+    for document in documents:
+        for entry in document.section(section):
+            if entry["name"] == name:
+                return _Entry(document, section, entry)
+    missing = f"the {_SECTIONS[section]} {name!r}, which does not exist"
+    raise BadKubeconfig(f"{named_by} names {missing}; {_known(documents, section)} is accepted")
+
+
+def _known(documents: Sequence[_Document], section: str) -> str:
+    names = [repr(entry["name"]) for document in documents for entry in document.section(section)]
+    return " or ".join(names) or f"an entry of {section}, which is empty,"
+
+
+def _token(user: _Entry) -> str:
+    token_file = user.path("tokenFile")
+    if token_file is None:
+        return user.text("token")
+    try:
+        return _read(token_file, f"{user}: tokenFile {token_file}").decode("ascii").strip()
+    except UnicodeDecodeError:
+        raise BadKubeconfig(f"{user}: tokenFile {token_file} has no token; ASCII text is accepted") from None
+
+
+def _exec_plugin(user: _Entry) -> ExecPlugin | None:
+    values = user.values.get("exec")
+    if values is None:
+        return None
+    if not isinstance(values, dict):
+        raise BadKubeconfig(f"{user}: exec is {_kind(values)}; a mapping is accepted")
+    entry = _Entry(user.document, "users", {"name": user.entry["name"], "user": values})
+    arguments = values.get("args") or []
+    if not isinstance(arguments, list) or not all(isinstance(word, str) for word in arguments):
+        raise BadKubeconfig(f"{user}: args of exec is not a list of texts; for example [token, --quiet] is accepted")
+    return ExecPlugin(
+        where=str(user),
+        folder=user.document.path.parent,
+        api_version=entry.required("apiVersion"),
+        command=entry.required("command"),
+        arguments=tuple(arguments),
+        environment=tuple(_environment(user, values.get("env") or [])),
+        install_hint=entry.text("installHint"),
+    )
+
+
+def _environment(user: _Entry, variables: object) -> Iterator[tuple[str, str]]:
+    for variable in variables if isinstance(variables, list) else [None]:
+        pair = (variable.get("name"), variable.get("value")) if isinstance(variable, dict) else (None, None)
+        if not isinstance(pair[0], str) or not isinstance(pair[1], str):
+            raise BadKubeconfig(f"{user}: env of exec is not a list of name and value; texts are accepted")
+        yield pair[0], pair[1]
 
 
 def _kind(value: object) -> str:
-    names = {str: "a text", dict: "a mapping", list: "a list", type(None): "nothing"}
-    return names.get(type(value), "another value")
-
-
-def _parse(text: str) -> _Mapping:
-    try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise _Problem(f"{place}found no YAML; a kubeconfig is accepted") from None
-    except (ValueError, LookupError, AttributeError, TypeError, ArithmeticError, RecursionError):
-        raise _Problem("found no YAML; a kubeconfig is accepted") from None
-    if not isinstance(document, dict):
-        raise _Problem(f"found {_kind(document)}; a kubeconfig is accepted")
-    return _Mapping("", document)
-
-
-def _mapping(parent: _Mapping, key: str) -> _Mapping:
-    path, value = f"{parent.path}{key}", parent.fields.get(key)
-    if not isinstance(value, dict):
-        raise _Problem(f"{path}: found {_kind(value)}; a mapping is accepted")
-    return _Mapping(f"{path}.", value)
-
-
-def _text(mapping: _Mapping, key: str, *, is_required: bool = False) -> str:
-    value = mapping.fields.get(key)
-    if value is None and not is_required:
-        return ""
-    if not isinstance(value, str) or (is_required and not value):
-        raise _Problem(
-            f"{mapping.path}{key}: found {_kind(value) if value != '' else 'an empty text'}; a text is accepted"
-        )
-    return value
-
-
-def _entry(document: _Mapping, section: str, name: str, named_by: str) -> _Mapping:
-    entries = document.fields.get(section)
-    if not isinstance(entries, list):
-        raise _Problem(f"{section}: found {_kind(entries)}; a list is accepted")
-    names = []
-    for index, entry in enumerate(entries):
-        found = entry.get("name") if isinstance(entry, dict) else None
-        if found == name:
-            return _Mapping(f"{section}[{index}].", entry)
-        names.append(str(found)[:80])
-    accepted = f"a name in {section} is accepted: {', '.join(names[:20]) or 'there is none'}"
-    raise _Problem(f"{named_by}: found {name[:80]!r}; {accepted}")
-
-
-def _cluster_and_user(document: _Mapping) -> tuple[_Mapping, _Mapping]:
-    """Return cluster and user of the current context. A user without credentials may be null. Raises _Problem."""
-    current = _text(document, "current-context", is_required=True)
-    context = _mapping(_entry(document, "contexts", current, "current-context"), "context")
-    cluster_name, user_name = (_text(context, key, is_required=True) for key in ("cluster", "user"))
-    cluster = _mapping(_entry(document, "clusters", cluster_name, f"{context.path}cluster"), "cluster")
-    entry = _entry(document, "users", user_name, f"{context.path}user")
-    if entry.fields.get("user") is None:
-        entry.fields["user"] = {}
-    return cluster, _mapping(entry, "user")
-
-
-def _data(entry: _Mapping, key: str, folder: Path) -> bytes:
-    if inline := _text(entry, f"{key}-data"):
-        try:
-            return base64.b64decode("".join(inline.split()), validate=True)
-        except ValueError:
-            raise _Problem(f"{entry.path}{key}-data: found what is no base64; base64 is accepted") from None
-    name = _text(entry, key)
-    return (folder / name).read_bytes() if name else b""
-
-
-def _token(user: _Mapping, folder: Path) -> str:
-    token_file = _text(user, "tokenFile")
-    return (folder / token_file).read_text().strip() if token_file else _text(user, "token")
+    names = {
+        dict: "a mapping",
+        list: "a list",
+        str: "a text",
+        bool: "a truth value",
+        int: "a number",
+        float: "a number",
+    }
+    return names.get(type(value), f"a {type(value).__name__}")
 
 
 def kubeconfig_problems(setting: str, file: str) -> Iterator[str]:
-    """Yield what is wrong with the kubeconfig that a setting names."""
+    """Yield what is wrong with the kubeconfig that a setting of a daemon names."""
     try:
-        Kubeconfig.load(file).ssl_context()
+        kubeconfig = Kubeconfig.load(file)
+        kubeconfig.ssl_context()
     except BadKubeconfig as error:
         yield f"{setting}: {error}"
+    else:
+        if kubeconfig.exec_plugin:
+            yield f"{setting}: {kubeconfig.user_entry} has exec; a certificate, a token or a tokenFile is accepted"
 
 
 def _base64(data: bytes) -> str:

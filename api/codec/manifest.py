@@ -45,12 +45,16 @@ KINDS: tuple[type[Object], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """An object of a manifest, or its errors. `number` counts from 1."""
+    """An object of a manifest, or its errors. `number` counts from 1.
+
+    `unknown_kind` is apiVersion and kind of an object of another kind than KINDS; both are empty for other documents.
+    """
 
     number: int
     obj: Object | None
     errors: tuple[FieldError, ...]
     warnings: tuple[str, ...] = ()
+    unknown_kind: tuple[str, str] = ("", "")
 
 
 def parse_manifest(text: str) -> tuple[Document, ...]:
@@ -94,7 +98,10 @@ def _decode_document(number: int, document: object) -> Document:
             return Document(number, None if errors else obj, errors, warnings)
     accepted = ", ".join(f"{kind.API_VERSION} {kind.KIND}" for kind in KINDS)
     bad_value = f"{quoted(api_version)} {quoted(kind_name)}"
-    return Document(number, None, (FieldError("apiVersion and kind", bad_value, f"accepted are {accepted}"),))
+    errors = (FieldError("apiVersion and kind", bad_value, f"accepted are {accepted}"),)
+    if isinstance(api_version, str) and isinstance(kind_name, str):
+        return Document(number, None, errors, unknown_kind=(api_version, kind_name))
+    return Document(number, None, errors)
 
 
 def format_errors(source: str, errors: tuple[FieldError, ...]) -> str:

@@ -15,6 +15,7 @@ from api.network.queries import NodeQuerySpec, TraceRequest, TraceResult, TraceS
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from api.validation.network import PORT_PROTOCOLS
 from cli.node_query import QueryFailed, query_node
+from cli.project import check_project_of
 from cli.trace.explain import endpoint_lines, explain
 from cli.trace.packet import build_request
 from cli.trace.topology import ClusterTopology, Frontend, Hop, Host, next_hops
@@ -26,8 +27,11 @@ VXLAN_PORT = 4789
 async def run(client: Client, arguments: argparse.Namespace) -> None:
     """Print each table that the packet passes, and the outcome."""
     topology = await load_topology(client)
-    source, target = _find_host(arguments.source, topology), _find_host(arguments.target, topology)
-    hops = await _follow(client, *build_request(arguments, source, target, topology), topology)
+    for name in (arguments.source, arguments.target):
+        if topology.find_host(name) is None:
+            await check_project_of(client, name)
+    source, target = find_host(arguments.source, topology), find_host(arguments.target, topology)
+    hops = await follow(client, *build_request(arguments, source, target, topology), topology)
     for line in endpoint_lines(hops[0], topology):
         print(line)
     for hop in hops:
@@ -37,7 +41,8 @@ async def run(client: Client, arguments: argparse.Namespace) -> None:
     print(colored(outcome, RED if outcome.startswith("dropped") else GREEN))
 
 
-def _find_host(text: str, topology: ClusterTopology) -> Host:
+def find_host(text: str, topology: ClusterTopology) -> Host:
+    """Return the host of this name or address. Raises QueryFailed."""
     host = topology.find_host(text)
     if host is None:
         accepted = "an address, a node, PROJECT/POD, or PROJECT/SERVICE of a service with a cluster IP is accepted"
@@ -99,7 +104,7 @@ def _name(pod: Pod) -> str:
     return f"{pod.metadata.namespace}/{pod.metadata.name}"
 
 
-async def _follow(client: Client, node: str, request: TraceRequest, topology: ClusterTopology) -> list[Hop]:
+async def follow(client: Client, node: str, request: TraceRequest, topology: ClusterTopology) -> list[Hop]:
     """Trace the packet at the first node, and at each node to which it goes through a tunnel."""
     first = await _hop(client, node, request)
     return [first, *[await _hop(client, next_node, packet) for next_node, packet in next_hops(first, topology)]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from ipaddress import IPv4Address
 
 from api.network.queries import TraceRequest
@@ -51,6 +52,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     entrances.add_argument(
         "--on", metavar="NODE", default="", help="the node at which the packet arrives (that of DST)"
     )
+
+
+def parse(words: Sequence[str]) -> argparse.Namespace:
+    """Return the arguments of a trace, for commands that trace a packet themselves."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return parser.parse_args(words)
 
 
 def build_request(

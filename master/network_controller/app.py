@@ -20,6 +20,7 @@ from master.network_controller.leader_election import LeaderElection
 from reconcile.daemon import notify
 from reconcile.errors import Refused
 from reconcile.health import Health
+from reconcile.health_checks import HealthCheck
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +41,14 @@ async def run_network_controller(config: MasterConfig) -> None:
         election = LeaderElection(client, f"{socket.gethostname()}-{os.getpid()}")
         network = NetworkController(client, network_settings, election.check, _now)
 
-        def not_ready_reason() -> str:
-            return (
-                network.not_ready_reason if election.is_leader else f"{election.holder or 'no process'} is the leader"
-            )
+        def leader() -> str:
+            return "" if election.is_leader else f"{election.holder or 'no process'} is the leader"
 
-        health = Health(config.health_address, not_ready_reason)
+        def network_problem() -> str:
+            return network.not_ready_reason if election.is_leader else ""
+
+        checks = (HealthCheck("leaderElection", leader), HealthCheck("network", network_problem))
+        health = Health(config.health_address, checks)
         await health.start()
         try:
             notify("READY=1")

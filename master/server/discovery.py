@@ -29,11 +29,16 @@ PATHS = [
     "/api/v1",
     "/apis",
     "/healthz",
+    "/healthz/ping",
     "/livez",
+    "/livez/ping",
     "/metrics",
     "/openapi/v3",
     "/openid/v1/jwks",
     "/readyz",
+    "/readyz/controllers",
+    "/readyz/ping",
+    "/readyz/storage",
     "/version",
 ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -32,6 +32,7 @@ from master.server.auditing import RECORD
 from master.server.proxy.pod_streams import PodStreams
 from master.server.routes import ProxyRoute, ResourceRoute, ReviewRoute
 from master.storage.interface import Storage
+from reconcile.health_checks import HealthCheck
 
 SubresourceHandler = Callable[[Request], Awaitable[Response]]
 
@@ -45,7 +46,7 @@ class Handlers:
     """The handlers of requests that are authenticated and authorized. They raise `errors.StatusError`.
 
     `subresource_handlers` are those of subresources that are not part of an object, by kind and name.
-    `not_ready_reason` returns why the master cannot serve yet, empty if it can. `issuer_url` returns the URL of the
+    `ready` are the checks of /readyz. `issuer_url` returns the URL of the
     OpenID provider, and `server_metrics` the counters of the server.
     """
 
@@ -65,7 +66,7 @@ class Handlers:
         authenticator: Authenticator,
         authorizer: Authorizer,
         tokens: TokenSigner,
-        not_ready_reason: Callable[[], str],
+        ready: Sequence[HealthCheck],
         issuer_url: Callable[[], str],
         server_metrics: Callable[[], str],
         body_seconds: float,
@@ -83,7 +84,7 @@ class Handlers:
         self._authenticator = authenticator
         self._authorizer = authorizer
         self._tokens = tokens
-        self._not_ready_reason = not_ready_reason
+        self._ready = ready
         self._issuer_url = issuer_url
         self._server_metrics = server_metrics
         self._body_seconds = body_seconds
@@ -233,7 +234,7 @@ class Handlers:
         elif http.path == service_account_tokens.OPENID_CONFIGURATION_PATH:
             response = nonresource.json_response(self._tokens.openid_configuration(self._issuer_url()))
         else:
-            response = nonresource.handle(http, self._not_ready_reason, self._server_metrics)
+            response = nonresource.handle(http, self._ready, self._server_metrics)
         if http.method not in ("GET", "HEAD"):
             raise errors.method_not_allowed()
         return response

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -11,9 +11,14 @@ from aiohttp import web
 
 from master import errors
 from master.server import discovery, openapi
+from reconcile.health_checks import PING, HealthCheck, report, report_of
+
+HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
+ALIVE = (PING,)
+"""The checks of /livez and /healthz."""
 
 
-def handle(http: web.Request, not_ready_reason: Callable[[], str], server_metrics: Callable[[], str]) -> web.Response:
+def handle(http: web.Request, ready: Sequence[HealthCheck], server_metrics: Callable[[], str]) -> web.Response:
     """Return the response to a GET of a non-resource path. Raises StatusError."""
     path = http.path.rstrip("/") or "/"
     if path == "/metrics":
@@ -22,9 +27,8 @@ def handle(http: web.Request, not_ready_reason: Callable[[], str], server_metric
 
         counters = generate_latest() + server_metrics().encode()
         return web.Response(body=counters, headers={"Content-Type": CONTENT_TYPE_LATEST})
-    if path in ("/healthz", "/livez", "/readyz"):
-        reason = not_ready_reason() if path == "/readyz" else ""
-        return web.Response(text=reason or "ok", status=503 if reason else 200)
+    if path.startswith(HEALTH_PATHS):
+        return _health(http, path, ready)
     if path.startswith("/openapi/v3"):
         index = path == "/openapi/v3"
         body = msgspec.json.encode(openapi.index()) if index else openapi.content(path.removeprefix("/openapi/v3/"))
@@ -34,6 +38,24 @@ def handle(http: web.Request, not_ready_reason: Callable[[], str], server_metric
     if path in ("/", "/version"):
         return json_response(discovery.VERSION if path == "/version" else {"paths": discovery.PATHS})
     return _discovery(http, path)
+
+
+def _health(http: web.Request, path: str, ready: Sequence[HealthCheck]) -> web.Response:
+    """Return the report of all checks, or of the one that the path names, whose reader may also know the reason."""
+    endpoint, _, name = path[1:].partition("/")
+    if f"/{endpoint}" not in HEALTH_PATHS:
+        raise errors.path_not_found()
+    checks = (*ALIVE, *ready) if endpoint == "readyz" else ALIVE
+    if name:
+        check = next((check for check in checks if check.name == name), None)
+        if check is None:
+            raise errors.path_not_found()
+        made = report_of(check)
+    else:
+        verbose, exclude = "verbose" in http.query, http.query.getall("exclude", [])
+        made = report(endpoint, checks, verbose=verbose, exclude=exclude, with_reasons=False)
+    headers = {"X-Content-Type-Options": "nosniff"}
+    return web.Response(text=made.text, status=500 if made.problems else 200, headers=headers)
 
 
 def _discovery(http: web.Request, path: str) -> web.Response:

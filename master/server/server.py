@@ -6,7 +6,7 @@ import asyncio
 import logging
 import ssl
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,7 @@ from master.server.routes import (
 from master.storage.interface import Key, Storage
 from reconcile.connection_limiter import REASONS, Limits
 from reconcile.errors import NotReady
+from reconcile.health_checks import HealthCheck
 from reconcile.listener import Listener
 
 log = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ log = logging.getLogger(__name__)
 class ServerDependencies:
     """The parts that the server uses.
 
-    `not_ready_reason` returns why the master cannot serve yet, empty if it can. `address` is the advertised address of
+    `ready` are the checks of /readyz. `address` is the advertised address of
     the server, `public_url` returns its URL for users. `nodes` is the client of the node servers. `project_requests`
     decides what requested projects contain.
     """
@@ -91,7 +92,7 @@ class ServerDependencies:
     authority: x509.Certificate
     creation: ObjectCreation
     authorizer: Authorizer
-    not_ready_reason: Callable[[], str]
+    ready: Sequence[HealthCheck]
     address: str
     public_url: Callable[[], str]
     nodes: KubeletClient
@@ -181,7 +182,7 @@ class Server:
             authenticator=self._authenticator,
             authorizer=parts.authorizer,
             tokens=parts.tokens,
-            not_ready_reason=parts.not_ready_reason,
+            ready=parts.ready,
             server_metrics=self._metrics,
             issuer_url=lambda: f"https://{parts.address}:{self.port}",
             body_seconds=body_seconds,

@@ -70,6 +70,8 @@ class SQLiteStorage:
         self._wake = asyncio.Event()
         self._writer: asyncio.Task[None] | None = None
         self._closing = False
+        self.write_problem = ""
+        """Why the last transaction was not written; empty if it was."""
 
     @classmethod
     async def open(
@@ -226,7 +228,10 @@ class SQLiteStorage:
                     await loop.run_in_executor(self._thread, self._log.append, log_rows)
             except NotReady as error:
                 self._abort(batch, error)
+                self.write_problem = str(error)
                 continue
+            if log_rows:
+                self.write_problem = ""
             for write in batch:
                 self._commit_done(write)
             if self._cache.take_compaction_due():

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from node_agent.config import Settings
 from node_agent.server.pod_lister import PodLister
-from node_agent.server.server import Route
+from node_agent.server.server import Handler, Route
 from node_agent.stats.model import PodWithContainers
 from node_agent.stats.provider import StatsProvider
+from reconcile.health_checks import LOG, PING, HealthCheck, report, report_of
 
 PROMETHEUS_HEADERS = {"Content-Type": "text/plain; version=0.0.4; charset=utf-8"}
 MASKED = "<masked>"
@@ -29,7 +30,7 @@ class StatusHandlers:
         self._settings = settings
         self._pods = pods
         self._stats = stats
-        self._hung_reason = hung_reason
+        self._checks = (PING, LOG, HealthCheck("syncloop", hung_reason))
 
     def routes(self) -> tuple[Route, ...]:
         """Return the routes of the handlers."""
@@ -40,9 +41,7 @@ class StatusHandlers:
             Route("/runningpods/", self._get_running_pods),
             Route("/healthz", self._get_health),
             Route("/healthz/", self._get_health),
-            Route("/healthz/ping", _get_ok),
-            Route("/healthz/log", _get_ok),
-            Route("/healthz/syncloop", self._get_health),
+            *(Route(f"/healthz/{check.name}", _check_handler(check)) for check in self._checks),
             Route("/configz", self._get_configuration),
             Route("/stats/summary", self._get_summary),
             Route("/metrics", self._get_metrics),
@@ -57,11 +56,10 @@ class StatusHandlers:
     async def _get_running_pods(self, _: web.Request) -> web.Response:
         return _json_response(running_pod_list(self._pods.list_pods()))
 
-    async def _get_health(self, _: web.Request) -> web.Response:
-        hung_reason = self._hung_reason()
-        if hung_reason:
-            return web.Response(status=500, text=f"[-]syncloop failed: {hung_reason}\nhealthz check failed\n")
-        return web.Response(text="ok")
+    async def _get_health(self, request: web.Request) -> web.Response:
+        exclude = request.query.getall("exclude", [])
+        made = report("healthz", self._checks, verbose="verbose" in request.query, exclude=exclude, with_reasons=True)
+        return web.Response(status=500 if made.problems else 200, text=made.text)
 
     async def _get_configuration(self, _: web.Request) -> web.Response:
         return _json_response(msgspec.json.encode({"kubeletconfig": redacted_settings(self._settings)}))
@@ -124,8 +122,12 @@ def redacted_settings(settings: Settings) -> Settings:
     return replace(settings, manifest_url=url, manifest_url_headers=headers)
 
 
-async def _get_ok(_: web.Request) -> web.Response:
-    return web.Response(text="ok")
+def _check_handler(check: HealthCheck) -> Handler:
+    async def handle(_: web.Request) -> web.Response:
+        made = report_of(check)
+        return web.Response(status=500 if made.problems else 200, text=made.text)
+
+    return handle
 
 
 def _json_response(body: bytes) -> web.Response:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 from msgspec.structs import replace as changed
 
 from api.client.bootstrap import node_kubeconfig
-from api.client.client import Client, ClientError, Forbidden, Unreachable
+from api.client.client import ApiError, Client, ClientError, Forbidden, NotFound, Unreachable
 from api.client.kubeconfig import Kubeconfig
 from api.core.config import ConfigMap, Secret
 from api.core.node import Namespace, Node, NodeStatus
@@ -59,6 +60,27 @@ async def callers(server: ApiServer, tmp_path: Path) -> AsyncIterator[Callers]:
 @pytest.mark.parametrize("path", ["/healthz", "/readyz", "/version"])
 async def test_health_endpoints_need_no_authentication(server: ApiServer, path: str) -> None:
     assert (await _anonymously(server, path))[0] == 200
+
+
+async def test_health_endpoints_list_their_checks(server: ApiServer, callers: Callers) -> None:
+    master = callers.administrator
+    ready = "[+]ping ok\n[+]storage ok\n[+]controllers ok\nreadyz check passed\n"
+    assert await _anonymously(server, "/readyz?verbose") == (200, ready)
+    assert await _anonymously(server, "/livez?verbose") == (200, "[+]ping ok\nlivez check passed\n")
+    assert await _anonymously(server, "/healthz?verbose=true") == (200, "[+]ping ok\nhealthz check passed\n")
+    excluded = ready.replace("storage ok", "storage excluded: ok")
+    assert await _anonymously(server, "/readyz?verbose&exclude=storage") == (200, excluded)
+    assert (await _anonymously(server, "/readyz/storage"))[0] == 403
+    for path in ("/readyz/storage", "/readyz/controllers", "/readyz/ping", "/livez/ping", "/healthz/ping"):
+        assert await master.request("GET", path) == b"ok"
+    listed = msgspec.json.decode(await master.request("GET", "/"))["paths"]
+    assert {"/readyz/storage", "/livez/ping"} <= {*listed}
+    for path in ("/readyz/mars", "/livez/storage", "/readyzz", "/healthz/ping/x"):
+        with pytest.raises(NotFound):
+            await master.request("GET", path)
+    with pytest.raises(ApiError) as raised:
+        await master.request("POST", "/readyz")
+    assert raised.value.status.code == 405
 
 
 @pytest.mark.parametrize("path", ["/", "/api", "/apis", "/api/v1/pods", "/api/v1/nodes/x", "/openapi/v2", "/metrics"])

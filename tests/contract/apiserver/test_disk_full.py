@@ -118,11 +118,13 @@ async def test_master_on_a_full_disk_serves_reads_and_rejects_writes(disk: Path)
         assert (refused.value.status.code, refused.value.status.reason) == (503, "ServiceUnavailable")
         assert refused.value.status.details is not None
         assert refused.value.status.details.retry_after_seconds == 1
+        await _fail_until_not_ready(client)
         there = await _names(client)
         assert "before" in there
         assert f"filler-{len(there) - 2}" not in there
         ballast.unlink()
         await _make(client, "after")
+        assert await client.request("GET", "/readyz/storage") == b"ok"
         there = await _names(client)
     ballast = _fill(disk)
     server.stop(signal.SIGKILL)
@@ -131,6 +133,25 @@ async def test_master_on_a_full_disk_serves_reads_and_rejects_writes(disk: Path)
     async with Client(Kubeconfig.load(server.kubeconfig)) as client:
         assert await _names(client) == there
     assert server.stop() == 0
+
+
+async def _fail_until_not_ready(client: Client) -> None:
+    """Return when /readyz reports a failed write. A small write of the master may succeed between the two requests."""
+    for _ in range(100):
+        with pytest.raises(ApiError):
+            await _make_many(client)
+        if "[-]storage failed: reason withheld" in await _error_of(client, "/readyz"):
+            return
+    pytest.fail("/readyz reports no failed write")
+
+
+async def _error_of(client: Client, path: str) -> str:
+    """Return the error of a GET, empty if it succeeds."""
+    try:
+        await client.request("GET", path)
+    except ApiError as error:
+        return str(error)
+    return ""
 
 
 async def _make(client: Client, name: str, size: int = 0) -> None:

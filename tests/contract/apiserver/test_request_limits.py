@@ -133,7 +133,7 @@ async def own_server(
             authority=authority.certificate,
             creation=ObjectCreation(AdmissionChain(()), lambda: now, authority.pem.decode()),
             authorizer=Authorizer(store),
-            not_ready_reason=str,
+            ready=(),
             address="127.0.0.1",
             public_url=str,
             nodes=nodes,

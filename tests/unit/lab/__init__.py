@@ -1,0 +1,1 @@
+"""Parts of the lab that need no namespaces."""

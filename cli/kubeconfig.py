@@ -1,0 +1,130 @@
+"""The kubeconfig of the commands: where it is, and the credentials of programs that it names."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from api.client.kubeconfig import BadKubeconfig, ExecPlugin, Kubeconfig
+from cli.command import ADMIN
+
+HOME_FILE = Path(".kube/config")
+LAB_FILE = Path(".lab/kubeconfig")
+"""The lab's, in the directory in which `make lab` was run."""
+
+CREDENTIAL_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
+
+
+def add_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument --kubeconfig of commands that need a master."""
+    order = f"KUBECONFIG, ~/{HOME_FILE}, {LAB_FILE}, {ADMIN}"
+    parser.add_argument("--kubeconfig", metavar="FILE", default="", help=f"kubeconfig (the first of {order})")
+
+
+def load(file: str = "") -> Kubeconfig:
+    """Return the kubeconfig of a command, with credentials. `file` is that of --kubeconfig. Raises BadKubeconfig."""
+    paths = (Path(file),) if file else default_files(os.environ, Path.cwd())
+    kubeconfig = Kubeconfig.load_merged(paths)
+    if kubeconfig.exec_plugin is not None:
+        return _with_plugin_credentials(kubeconfig, kubeconfig.exec_plugin)
+    return kubeconfig
+
+
+def default_files(environment: Mapping[str, str], folder: Path) -> Sequence[Path]:
+    """Return the files to read without --kubeconfig. Raises BadKubeconfig if there are none.
+
+    The files of KUBECONFIG are merged. Of the others, the first that exists is read.
+    """
+    named = [Path(word) for word in environment.get("KUBECONFIG", "").split(os.pathsep) if word]
+    if named:
+        return named
+    candidates = [home_file(environment), folder / LAB_FILE, Path(ADMIN)]
+    for candidate in candidates:
+        if os.access(candidate, os.F_OK):
+            _refuse_foreign_lab(candidate, folder)
+            return (candidate,)
+    looked_for = ", ".join(map(str, candidates))
+    raise BadKubeconfig(f"KUBECONFIG is not set, and there is no {looked_for}; --kubeconfig FILE names another")
+
+
+def home_file(environment: Mapping[str, str]) -> Path:
+    """Return ~/.kube/config."""
+    home = environment.get("HOME")
+    return (Path(home) if home else Path.home()) / HOME_FILE
+
+
+def writable_file(environment: Mapping[str, str]) -> Path:
+    """Return the file to which new entries go: the first of KUBECONFIG, or ~/.kube/config."""
+    named = [word for word in environment.get("KUBECONFIG", "").split(os.pathsep) if word]
+    return Path(named[0]) if named else home_file(environment)
+
+
+def _refuse_foreign_lab(file: Path, folder: Path) -> None:
+    """Raise BadKubeconfig for the lab of somebody else, which could send this user's files to a server of theirs."""
+    if file == folder / LAB_FILE and file.stat().st_uid not in (0, os.geteuid()):
+        raise BadKubeconfig(f"{file} belongs to another user; --kubeconfig {file} accepts it")
+
+
+def _with_plugin_credentials(kubeconfig: Kubeconfig, plugin: ExecPlugin) -> Kubeconfig:
+    """Run the program that a kubeconfig names, and return the kubeconfig with the credentials that it prints."""
+    status = _run_plugin(plugin)
+    values = {key: status.get(key) or "" for key in ("token", "clientCertificateData", "clientKeyData")}
+    if not any(values.values()) or not all(isinstance(value, str) for value in values.values()):
+        found = "has no token and no clientCertificateData"
+        raise BadKubeconfig(f"{plugin.where}: the status that {plugin.command} prints {found}; one is needed")
+    return replace(
+        kubeconfig,
+        token=values["token"] or kubeconfig.token,
+        certificate=values["clientCertificateData"].encode() or kubeconfig.certificate,
+        key=values["clientKeyData"].encode() or kubeconfig.key,
+        exec_plugin=None,
+        source=None,
+        files=(),
+    )
+
+
+def _run_plugin(plugin: ExecPlugin) -> dict[str, Any]:
+    """Return the status that a program prints. Raises BadKubeconfig."""
+    where = f"{plugin.where}: exec"
+    if plugin.api_version not in CREDENTIAL_VERSIONS:
+        accepted = " or ".join(CREDENTIAL_VERSIONS)
+        raise BadKubeconfig(f"{where} has the apiVersion {plugin.api_version!r}; {accepted} is accepted")
+    command = str(plugin.folder / plugin.command) if "/" in plugin.command else plugin.command
+    program = shutil.which(command)
+    if program is None:
+        hint = f" ({' '.join(plugin.install_hint.split())})" if plugin.install_hint else ""
+        raise BadKubeconfig(f"{where} names the program {command!r}, which is not found; install it{hint}")
+    interactive = sys.stdin.isatty()
+    request = {"kind": "ExecCredential", "apiVersion": plugin.api_version, "spec": {"interactive": interactive}}
+    environment = {
+        **os.environ,
+        **dict(plugin.environment),
+        "KUBERNETES_EXEC_INFO": msgspec.json.encode(request).decode(),
+    }
+    stdin = None if interactive else subprocess.DEVNULL
+    try:
+        done = subprocess.run(
+            [program, *plugin.arguments], stdin=stdin, stdout=subprocess.PIPE, env=environment, check=False
+        )
+    except OSError as error:
+        raise BadKubeconfig(f"{where}: {program}: {error.strerror}; a program is accepted") from None
+    if done.returncode:
+        raise BadKubeconfig(f"{where}: {program} ended with {done.returncode}; 0 is accepted")
+    try:
+        answer = msgspec.json.decode(done.stdout)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise BadKubeconfig(f"{where}: {program} does not print JSON; an ExecCredential is accepted") from None
+    status = answer.get("status") if isinstance(answer, dict) else None
+    if not isinstance(status, dict) or answer.get("apiVersion") != plugin.api_version:
+        accepted = f"an ExecCredential of {plugin.api_version} with a status"
+        raise BadKubeconfig(f"{where}: {program} prints something else; {accepted} is accepted")
+    return status

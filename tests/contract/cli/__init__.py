@@ -1,0 +1,1 @@
+"""The command `podlane` against a real master."""

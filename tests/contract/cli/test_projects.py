@@ -1,0 +1,122 @@
+"""Projects in the arguments of `podlane`: those that do not exist, and those that have VNID 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cli.__main__ import main
+from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.apiserver.sync_client import SyncClient
+from tests.testbed.wait import wait_until
+
+MANIFEST = """\
+apiVersion: v1
+kind: Namespace
+metadata: {name: red}
+---
+apiVersion: v1
+kind: Namespace
+metadata: {name: blue}
+"""
+POD = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image: i}]}}"
+NET_NAMESPACES = "/apis/network.openshift.io/v1/netnamespaces"
+
+Podlane = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    api_server = ApiServer(tmp_path_factory.mktemp("master"), "--plugin=ovs-multitenant")
+    api_server.start()
+    client = SyncClient(api_server.kubeconfig)
+    client.apply(MANIFEST)
+    wait_until(lambda: {"red", "blue"} <= vnids(api_server).keys(), "the projects have VNIDs")
+    yield api_server
+    assert api_server.stop() == 0
+
+
+def vnids(server: ApiServer) -> dict[str, int]:
+    items = SyncClient(server.kubeconfig).get(NET_NAMESPACES)["items"]
+    return {item["netname"]: item["netid"] for item in items}
+
+
+@pytest.fixture
+def podlane(server: ApiServer, capsys: pytest.CaptureFixture[str]) -> Podlane:
+    def run(*words: str) -> tuple[int, str]:
+        code = main([*words, f"--kubeconfig={server.kubeconfig}"])
+        return code, capsys.readouterr().err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "network isolate red nope",
+        "network global nope",
+        "network join nope --to red",
+        "network join red --to nope",
+        "network services nope",
+        "network services nope/web",
+        "network trace nope/web 10.128.0.2",
+        "network trace 10.128.0.2 nope/web",
+        "network capture nope/web",
+        "scc explain POD --namespace nope",
+    ],
+)
+def test_a_project_that_does_not_exist_is_not_found(
+    words: str, podlane: Podlane, server: ApiServer, tmp_path: Path
+) -> None:
+    before = vnids(server)
+    (tmp_path / "pod.yaml").write_text(POD)
+    code, error = podlane(*words.replace("POD", str(tmp_path / "pod.yaml")).split())
+    assert (code, error) == (1, 'podlane: namespaces "nope" not found\n')
+    _, error = podlane(*words.replace("POD", str(tmp_path / "pod.yaml")).replace("nope", "blue").split())
+    assert "not found" not in error.replace('services "web" not found', "")
+    podlane("network", "isolate", "red", "blue")
+    assert vnids(server).keys() == before.keys()
+
+
+def test_a_service_that_does_not_exist_is_not_found(podlane: Podlane) -> None:
+    assert podlane("network", "services", "red/web") == (1, 'podlane: services "web" not found\n')
+    assert podlane("network", "services", "default/kubernetes")[1] == "podlane: no node has answered\n"
+
+
+def test_changes_of_vnid_0_need_yes(podlane: Podlane, server: ApiServer) -> None:
+    podlane("network", "isolate", "red", "blue")
+    before = vnids(server)
+    assert before["kube-public"] == 0
+    code, error = podlane("network", "isolate", "red", "kube-public")
+    assert code == 2
+    assert error == (
+        "podlane: kube-public has VNID 0: its pods and those of all projects reach each other. After isolate, they "
+        "reach only the pods of VNID 0, and all other pods lose what it serves; --yes does it\n"
+    )
+    code, error = podlane("network", "join", "kube-public", "--to", "red")
+    assert code == 2
+    assert "After join, they reach only the pods of red and VNID 0, and" in error
+    code, error = podlane("network", "join", "red", "--to", "default")
+    assert code == 2
+    assert error == (
+        "podlane: default has VNID 0. After join, red has VNID 0, too: its pods and those of all projects reach each "
+        "other; --yes does it\n"
+    )
+    assert vnids(server) == before
+    assert podlane("network", "global", "kube-public", "red") == (0, ""), "the words say that themselves"
+    assert vnids(server) == {**before, "red": 0}
+    assert podlane("network", "isolate", "red", "--yes") == (0, "")
+    assert podlane("network", "join", "blue", "--to", "default", "--yes") == (0, "")
+    assert podlane("network", "isolate", "kube-public", "--yes") == (0, "")
+    assert (vnids(server)["blue"], vnids(server)["red"] == 0, vnids(server)["kube-public"] == 0) == (0, False, False)
+    assert podlane("network", "global", "kube-public") == (0, "")
+    assert podlane("network", "isolate", "blue", "--yes") == (0, "")
+
+
+def test_default_stays_global_also_with_yes(podlane: Podlane, server: ApiServer) -> None:
+    code, error = podlane("network", "isolate", "default", "--yes")
+    assert code == 1
+    assert "default stays global" in error
+    assert vnids(server)["default"] == 0
