@@ -209,7 +209,11 @@ WRONG: list[tuple[str, object, list[str]]] = [
         provider("HTPasswdPassword", file="users.htpasswd"),
         [f"{P}.file: found 'DIR/users.htpasswd', which is no file; the path of a file is accepted"],
     ),
-    ("sdn", {"kubeconfig": "DIR/none"}, ["kubeconfig: DIR/none: No such file or directory; a kubeconfig is accepted"]),
+    (
+        "sdn",
+        {"kubeconfig": "DIR/none"},
+        ["kubeconfig: DIR/none: No such file or directory; a readable file is accepted"],
+    ),
     ("sdn", {"resolvConf": "DIR"}, ["resolvConf: found 'DIR', which is no file; the path of a file is accepted"]),
     (
         "node_agent",
@@ -219,7 +223,7 @@ WRONG: list[tuple[str, object, list[str]]] = [
     (
         "node_agent",
         {"kubeconfig": "DIR/none", "bootstrapKubeconfig": "DIR/text"},
-        ["bootstrapKubeconfig: DIR/text: found a text; a kubeconfig is accepted"],
+        ["bootstrapKubeconfig: DIR/text: not a kubeconfig but a text; clusters, users and contexts are accepted"],
     ),
     (
         "node_agent",
@@ -229,7 +233,11 @@ WRONG: list[tuple[str, object, list[str]]] = [
             "tlsCertFile: found 'DIR/none', which is no file; the path of a file is accepted",
         ],
     ),
-    ("master", {"kubeconfig": "DIR/text"}, ["kubeconfig: DIR/text: found a text; a kubeconfig is accepted"]),
+    (
+        "master",
+        {"kubeconfig": "DIR/text"},
+        ["kubeconfig: DIR/text: not a kubeconfig but a text; clusters, users and contexts are accepted"],
+    ),
     (
         "master",
         {"auditPolicyFile": "DIR/none", "projectRequestTemplate": "DIR/text"},
