@@ -55,7 +55,7 @@ def login(arguments: argparse.Namespace) -> int:
     except BadKubeconfig as error:
         raise BadKubeconfig(f"{file}: {error}") from error
     file.parent.mkdir(parents=True, exist_ok=True)
-    atomic_file.write(file, text.encode())
+    atomic_file.write(file.resolve(), text.encode())  # a link stays a link
     sys.stdout.write(f"{user} is logged in at {server.server}; {file} has the token\n")
     return 0
 

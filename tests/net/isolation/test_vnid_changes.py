@@ -46,7 +46,7 @@ def test_running_pods_follow_join_isolate_and_make_global(
         (("join", "blue", "--to", "red"), True),
         (("isolate", "blue"), False),
         (("global", "blue"), True),
-        (("isolate", "blue"), False),
+        (("isolate", "blue", "--yes"), False),
     ):
         if killed:
             cluster.kill("node-2 sdn")
