@@ -108,6 +108,8 @@ class VolumeBinder:
             problem = self.problems.get(provisioned_name(claim))
             if problem:
                 waiting.append(f'persistentvolumeclaim "{key[1]}": {problem}')
+        # The smallest claim chooses first: the volume that it leaves may be large enough for the next one.
+        unbound.sort(key=lambda each: storage_size(each.claim.spec.resources.requests))
         return PodVolumes(bound=tuple(bound), unbound=tuple(unbound), waiting="; ".join(waiting))
 
     def _unbound(self, claim: PersistentVolumeClaim) -> UnboundClaim | None:
@@ -126,12 +128,8 @@ class VolumeBinder:
 
         Later pods of this pass see the choices.
         """
-        for unbound in volumes.unbound:
-            claim, candidates = unbound.claim, unbound.candidates
+        for claim, volume in self._assign(volumes, node) or ():
             key = (claim.metadata.namespace, claim.metadata.name)
-            if key in self.prebound or claim.metadata.annotations.get(SELECTED_NODE) == node.metadata.name:
-                continue
-            volume = next((each for each in candidates if self._is_usable(each, node)), None)
             if volume is None:
                 annotations = {**claim.metadata.annotations, SELECTED_NODE: node.metadata.name}
                 self.claims[key] = with_metadata(claim, annotations=annotations)
@@ -146,10 +144,6 @@ class VolumeBinder:
                 self.free = [entry for entry in self.free if entry[1] != name]
                 yield Update(self.volumes[name], volume)
 
-    def _is_usable(self, volume: PersistentVolume, node: Node) -> bool:
-        """Return whether a candidate can be used on the node, and no pod of this pass has got it for another claim."""
-        return self.volumes[volume.metadata.name] is volume and allows_node(volume, node)
-
     def reason(self, volumes: PodVolumes, node: Node) -> str:
         """Return why the claims of a pod cannot be used on a node; empty if they can."""
         if volumes.problem:
@@ -158,18 +152,40 @@ class VolumeBinder:
             return NO_VOLUME
         if not all(allows_node(volume, node) for volume in volumes.bound if volume is not None):
             return NODE_CONFLICT
-        return "" if all(self._can_bind(unbound, node) for unbound in volumes.unbound) else BIND_CONFLICT
+        return BIND_CONFLICT if self._assign(volumes, node) is None else ""
 
-    def _can_bind(self, unbound: UnboundClaim, node: Node) -> bool:
-        claim, storage_class = unbound.claim, unbound.storage_class
-        if (claim.metadata.namespace, claim.metadata.name) in self.prebound:
-            return allows_node(unbound.candidates[0], node)
-        selected_node = claim.metadata.annotations.get(SELECTED_NODE)
-        if selected_node is not None:
-            return selected_node == node.metadata.name
-        if any(self._is_usable(volume, node) for volume in unbound.candidates):
-            return True
-        return storage_class.provisioner != NO_PROVISIONER and matches_topology(storage_class, node.metadata.labels)
+    def _assign(
+        self, volumes: PodVolumes, node: Node
+    ) -> list[tuple[PersistentVolumeClaim, PersistentVolume | None]] | None:
+        """Return each unbound claim for which a choice is to be made, with its volume on the node.
+
+        The volume is None if one is to be provisioned there. The result is None if a claim cannot be bound on the node.
+        """
+        choices: list[tuple[PersistentVolumeClaim, PersistentVolume | None]] = []
+        taken: set[str] = set()
+        for unbound in volumes.unbound:
+            claim, storage_class = unbound.claim, unbound.storage_class
+            if (claim.metadata.namespace, claim.metadata.name) in self.prebound:
+                if not allows_node(unbound.candidates[0], node):
+                    return None
+                continue
+            selected_node = claim.metadata.annotations.get(SELECTED_NODE)
+            if selected_node is not None:
+                if selected_node != node.metadata.name:
+                    return None
+                continue
+            usable = (volume for volume in unbound.candidates if volume.metadata.name not in taken)
+            volume = next((each for each in usable if allows_node(each, node)), None)
+            if volume is None and not _can_provision(storage_class, node):
+                return None
+            if volume is not None:
+                taken.add(volume.metadata.name)
+            choices.append((claim, volume))
+        return choices
+
+
+def _can_provision(storage_class: StorageClass, node: Node) -> bool:
+    return storage_class.provisioner != NO_PROVISIONER and matches_topology(storage_class, node.metadata.labels)
 
 
 def allows_node(volume: PersistentVolume, node: Node) -> bool:
