@@ -51,6 +51,12 @@ class LocalDirectories:
             self._create(path)
         return str(path)
 
+    def check_path(self, name: str, path: str) -> None:
+        """Raise Refused if the directory of a volume was reported elsewhere, because `localVolumeDir` has changed."""
+        if path != str(self._path(name)):
+            accepted = "set it to the directory above it again, or delete the directory yourself and create it here"
+            raise Refused(f"{path} is not in localVolumeDir, which is {self._root}; {accepted}")
+
     def scrub_some(self, name: str) -> bool:
         """Replace a directory by an empty one, in steps. Return whether nothing of the old one is left."""
         path = self._path(name)

@@ -126,7 +126,7 @@ class LocalVolumeController:
         """Return the status of a volume after an attempt to bring about a phase."""
         name = volume.metadata.name
         try:
-            path = await self._reach(name, phase)
+            path = await self._reach(volume, phase)
         except DriverError as error:
             log.warning("local volume not changed", extra={"volume": name, "phase": phase, "error": error})
             self._retry_later(name)
@@ -135,13 +135,16 @@ class LocalVolumeController:
         self._failures.pop(name, None)
         return LocalVolumeStatus(phase=phase, path=path or volume.status.path)
 
-    async def _reach(self, name: str, phase: str) -> str:
+    async def _reach(self, volume: LocalVolume, phase: str) -> str:
         """Change the directory. Return its path if it was created. Raises DriverError."""
-        if self._directories is None:
+        name, directories = volume.metadata.name, self._directories
+        if directories is None:
             raise Refused(NO_DIRECTORY)
         if phase == READY:
-            return await self._in_thread(self._directories.create, name)
-        step = self._directories.scrub_some if phase == SCRUBBED else self._directories.delete_some
+            return await self._in_thread(directories.create, name)
+        if volume.status.path:
+            directories.check_path(name, volume.status.path)
+        step = directories.scrub_some if phase == SCRUBBED else directories.delete_some
         while not await self._in_thread(step, name):
             continue
         return ""
