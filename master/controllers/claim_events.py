@@ -7,7 +7,16 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
-from api.core.events import MAX_NAME_LENGTH, NORMAL, WARNING, Event, EventSource, make_event, object_reference
+from api.core.events import (
+    MAX_MESSAGE_LENGTH,
+    MAX_NAME_LENGTH,
+    NORMAL,
+    WARNING,
+    Event,
+    EventSource,
+    make_event,
+    object_reference,
+)
 from api.core.pod import Pod
 from api.core.storage import PENDING, SELECTED_NODE, LocalVolume, PersistentVolume, PersistentVolumeClaim
 from master.controllers.actions import Create, Failed, isolate_errors
@@ -134,13 +143,10 @@ def waiting_report(
     return _provisioner_report(storage_class, local_volume)
 
 
-MAX_REPORT_MESSAGE = 1024
-"""Characters of an event's message: many pods may wait for one claim."""
-
-
 def report_event(subject: PersistentVolumeClaim, report: ClaimReport, now: datetime.datetime) -> Event:
     """Return the event of a report. Its name is derived from the report, so that the same one is not created twice."""
-    reference, message = object_reference(subject), report.message[:MAX_REPORT_MESSAGE]
+    # Many pods may wait for one claim.
+    reference, message = object_reference(subject), report.message[:MAX_MESSAGE_LENGTH]
     event = make_event(reference, report.type, report.reason, message, EventSource(component=COMPONENT), now)
     digest = hashlib.sha256("\0".join((subject.metadata.uid, report.reason, message)).encode()).hexdigest()[:16]
     prefix = subject.metadata.name[: MAX_NAME_LENGTH - 1 - len(digest)].rstrip("-.")

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from api.core.events import NORMAL, WARNING, object_reference
+from api.core.events import MAX_MESSAGE_LENGTH, NORMAL, WARNING, object_reference
 from api.core.node import Node
 from api.core.placement import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from api.core.storage import (
@@ -310,7 +310,9 @@ def _report_failure(volume: PersistentVolume, problem: str, now: datetime.dateti
 
 
 def _event(subject: Object, event_type: str, reason: str, message: str, now: datetime.datetime) -> Create:
-    return events.event_about(object_reference(subject), event_type, reason, message, COMPONENT, now)
+    # The name of a node in an annotation of a claim may be of any length.
+    text = message[:MAX_MESSAGE_LENGTH]
+    return events.event_about(object_reference(subject), event_type, reason, text, COMPONENT, now)
 
 
 def sync_local_volumes(lister: Lister) -> Iterable[Action]:

@@ -417,6 +417,20 @@ def test_node_that_a_project_selects_itself_must_offer_volumes(world: World) -> 
     assert world.one("Pod").spec.node_name == "node-1"
 
 
+@pytest.mark.parametrize("name", ["", "absent", "n" * 200_000])
+def test_node_that_a_project_selects_itself_must_exist(world: World, name: str) -> None:
+    claim = world.claim()
+    world.change(with_metadata(claim, annotations={SELECTED_NODE: name, "other": "stays"}))
+    world.settle()
+    assert (world.all("LocalVolume"), world.one("PersistentVolumeClaim").metadata.annotations) == (
+        [],
+        {"other": "stays"},
+    )
+    (message,) = (event.message for event in world.all("Event") if event.reason == "ProvisioningFailed")
+    assert f'node "{name[:100]}' in message
+    assert len(message) <= 1024
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
