@@ -128,6 +128,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 issue_certificate=lambda csr: _issue_certificate(authority, csr, config.certificate_seconds),
                 uses_sccs=config.security_context_constraints,
                 self_provisioning=config.self_provisioning,
+                local_storage_class=config.local_storage_class,
             )
         )
         kubelet_client = KubeletClient(

@@ -136,6 +136,13 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
             "create a pod in a project can own the nodes"
         ),
     ] = True
+    local_storage_class: Annotated[
+        bool,
+        msgspec.Meta(
+            description="whether the master creates the StorageClass local, whose volumes are directories of nodes; it "
+            "becomes the default class if there is none"
+        ),
+    ] = True
     identity_providers: Annotated[
         tuple[dict[str, Any], ...],
         msgspec.Meta(

@@ -69,6 +69,8 @@ from node_agent.stats.disk import DiskUsageScanner
 from node_agent.stats.metrics import ProbeMetrics
 from node_agent.stats.provider import StatsProvider
 from node_agent.volumes import mounts
+from node_agent.volumes.local_directories import LocalDirectories
+from node_agent.volumes.local_volumes import LocalVolumeController
 from node_agent.volumes.manager import mounted_claims
 from node_agent.volumes.tokens import TokenCache
 from reconcile.daemon import notify
@@ -116,6 +118,7 @@ class Agent:
     log_linker: LogLinker
     eviction: EvictionManager
     stats: StatsProvider
+    local_volumes: LocalVolumeController
 
     def loops(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield everything that runs as long as the agent, except `host_ports`, which writes to the host's network."""
@@ -135,6 +138,7 @@ class Agent:
         yield self.sandbox_gc.loop.run()
         yield self.image_gc.loop.run()
         yield self.log_linker.loop.run()
+        yield self.local_volumes.run()
         yield from (loop.run() for loop in self.eviction.loops)
 
 
@@ -170,6 +174,7 @@ def build_agent(settings: Settings, clients: Clients, spawn: Spawn) -> Agent:
         probes=probes,
         statuses=statuses,
         events=events,
+        node=lambda: node.current,
     )
     pods = PodManager(
         config=config,
@@ -212,9 +217,10 @@ def build_agent(settings: Settings, clients: Clients, spawn: Spawn) -> Agent:
         disks=disks,
         probes=probes.metrics,
         pods=pods.list_pods,
-        claims=functools.partial(mounted_claims, objects, host),
+        claims=functools.partial(mounted_claims, objects, host, lambda: node.current),
         spawn=spawn,
     )
+    local_volumes = LocalVolumeController(clients.api, settings.node_name, _local_directories(settings, host))
     # Which change wakes which part.
     api_server.changed.add(pods.loop.wake, mirror_pods.loop.wake, statuses.loop.wake)
     config.changed.add(pods.loop.wake)
@@ -251,7 +257,16 @@ def build_agent(settings: Settings, clients: Clients, spawn: Spawn) -> Agent:
         log_linker=log_linker,
         eviction=eviction,
         stats=stats,
+        local_volumes=local_volumes,
     )
+
+
+def _local_directories(settings: Settings, host: HostInfo) -> LocalDirectories | None:
+    if settings.local_volume_dir == "none":
+        return None
+    chosen = settings.local_volume_dir
+    root = Path(chosen) if chosen else Path(settings.state_dir) / "local-volumes"
+    return LocalDirectories(root, Path(host.pods_dir), creates_root=not chosen)
 
 
 def _host_info(settings: Settings) -> HostInfo:
@@ -283,6 +298,7 @@ def _node_identity(settings: Settings) -> NodeIdentity:
         taints=tuple(map(parse_taint, settings.register_with_taints)),
         reserved=parse_reserved(settings.kube_reserved, settings.system_reserved),
         eviction_hard=parse_thresholds(settings.eviction_hard),
+        has_local_volumes=settings.local_volume_dir != "none",
     )
 
 

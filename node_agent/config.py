@@ -52,6 +52,14 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     state_dir: Annotated[
         str, msgspec.Meta(description="directory of the pods' volumes and of submitted static pods")
     ] = "/var/lib/podlane/node-agent"
+    local_volume_dir: Annotated[
+        str,
+        msgspec.Meta(
+            pattern="^(none|(/[^:]*)?)$",
+            description="directory of local volumes, such as a disk of its own, which must be mounted; empty: "
+            "local-volumes in stateDir; none: the node has no local volumes",
+        ),
+    ] = ""
     docker_socket: Annotated[str, msgspec.Meta(description="unix socket of Docker")] = "/var/run/docker.sock"
     network: Annotated[Literal["sdn", "cni", "none"], msgspec.Meta(description="pod network: sdn, cni or none")] = "sdn"
     cni_conf_dir: Annotated[str, msgspec.Meta(description="directory of *.conflist files of network cni")] = (

@@ -202,7 +202,12 @@ def matches_node(spec: SchedulingSpec, name: str, labels: Mapping[str, str]) -> 
         return False
     affinity = _node_affinity(spec)
     required = affinity.required_during_scheduling_ignored_during_execution
-    return required is None or any(_matches_term(term, name, labels) for term in required.node_selector_terms)
+    return required is None or matches_node_selector(required, name, labels)
+
+
+def matches_node_selector(selector: NodeSelector, name: str, labels: Mapping[str, str]) -> bool:
+    """Return whether a term of the selector matches a node. A selector without terms matches no node."""
+    return any(_matches_term(term, name, labels) for term in selector.node_selector_terms)
 
 
 def preference_score(spec: SchedulingSpec, name: str, labels: Mapping[str, str]) -> int:

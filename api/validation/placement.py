@@ -16,6 +16,7 @@ from api.core.placement import (
     SCHEDULE_ANYWAY,
     SET_OPERATORS,
     NodeAffinity,
+    NodeSelector,
     NodeSelectorRequirement,
     NodeSelectorTerm,
     PodAffinity,
@@ -75,11 +76,15 @@ def _check_required_nodes(affinity: NodeAffinity) -> Iterator[FieldError]:
     selector = affinity.required_during_scheduling_ignored_during_execution
     if selector is None:
         return
-    path = f"spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms"
+    yield from check_node_selector(f"spec.affinity.nodeAffinity.{REQUIRED}", selector)
+
+
+def check_node_selector(path: str, selector: NodeSelector) -> Iterator[FieldError]:
+    """Yield the errors of a node selector."""
     if not selector.node_selector_terms:
-        yield FieldError(path, "[]", "at least one term is required", MISSING)
+        yield FieldError(f"{path}.nodeSelectorTerms", "[]", "at least one term is required", MISSING)
     for index, term in enumerate(selector.node_selector_terms):
-        yield from _check_node_term(f"{path}[{index}]", term)
+        yield from _check_node_term(f"{path}.nodeSelectorTerms[{index}]", term)
 
 
 def _check_preferred_nodes(affinity: NodeAffinity) -> Iterator[FieldError]:

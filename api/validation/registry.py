@@ -16,6 +16,7 @@ from api.core.node import Lease, Namespace, Node
 from api.core.pod import Pod
 from api.core.services import Service, service_defaults
 from api.core.storage import (
+    LocalVolume,
     PersistentVolume,
     PersistentVolumeClaim,
     persistent_volume_claim_defaults,
@@ -162,6 +163,7 @@ RULES: Mapping[type[Object], AnyRules] = {
         volumes.check_persistent_volume_claim,
         volumes.check_persistent_volume_claim_update,
     ),
+    LocalVolume: KindRules(validate=volumes.check_local_volume_status),
     HostSubnet: KindRules(validate=network.check_host_subnet, validate_update=network.check_host_subnet_update),
     NetNamespace: KindRules(validate=network.check_net_namespace, validate_update=network.check_net_namespace_update),
     ClusterNetwork: KindRules(validate=network.check_cluster_network),

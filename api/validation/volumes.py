@@ -8,8 +8,12 @@ from msgspec.structs import asdict, replace
 
 from api.core.storage import (
     ACCESS_MODES,
+    LOCAL_VOLUME_PHASES,
+    MAX_LOCAL_VOLUME_MESSAGE,
     RECLAIM_POLICIES,
     VOLUME_MODES,
+    LocalVolume,
+    LocalVolumeSource,
     PersistentVolume,
     PersistentVolumeClaim,
     PersistentVolumeSpec,
@@ -37,6 +41,7 @@ from api.meta.schema import (
 )
 from api.meta.selectors import check_selector
 from api.validation import containers
+from api.validation.placement import check_node_selector
 
 EMPTY_DIR_MEDIUMS = ("Memory",)
 HOST_PATH_TYPES = ("DirectoryOrCreate", "Directory", "FileOrCreate", "File", "Socket", "CharDevice", "BlockDevice")
@@ -302,8 +307,10 @@ def check_persistent_volume(volume: PersistentVolume) -> Iterator[FieldError]:
         ("spec.persistentVolumeReclaimPolicy", spec.persistent_volume_reclaim_policy, RECLAIM_POLICIES),
         ("spec.volumeMode", spec.volume_mode or "", VOLUME_MODES),
     )
-    if spec.node_affinity:
-        yield FieldError("spec.nodeAffinity", "given", "is not supported by this version", FORBIDDEN)
+    if spec.node_affinity is not None and spec.node_affinity.required is None:
+        yield FieldError("spec.nodeAffinity.required", "null", "a node selector is required", MISSING)
+    if spec.node_affinity is not None and spec.node_affinity.required is not None:
+        yield from check_node_selector("spec.nodeAffinity.required", spec.node_affinity.required)
     if spec.claim_ref is not None and not (spec.claim_ref.namespace and spec.claim_ref.name):
         yield FieldError("spec.claimRef", "given", "a namespace and a name are required", MISSING)
     for index, option in enumerate(spec.mount_options):
@@ -315,14 +322,26 @@ def _check_volume_source(spec: PersistentVolumeSpec) -> Iterator[FieldError]:
     sources = {"nfs": spec.nfs, "hostPath": spec.host_path, "local": spec.local, "csi": spec.csi}
     set_fields = [name for name, source in sources.items() if source is not None]
     if len(set_fields) != 1:
-        yield FieldError("spec", quoted(set_fields), "exactly one of nfs and hostPath is required", MISSING)
-    for name in set_fields:
-        if name not in ("nfs", "hostPath"):
-            yield FieldError(f"spec.{name}", "given", "nfs and hostPath are accepted", FORBIDDEN)
+        yield FieldError("spec", quoted(set_fields), "exactly one of nfs, hostPath and local is required", MISSING)
+    if spec.csi is not None:
+        yield FieldError("spec.csi", "given", "nfs, hostPath and local are accepted", FORBIDDEN)
+    if spec.local is not None:
+        yield from _check_local(spec, spec.local)
     if spec.nfs is not None:
         yield from check_nfs("spec.nfs", spec.nfs)
     if spec.host_path is not None:
         yield from check_host_path("spec.hostPath", spec.host_path)
+
+
+def _check_local(spec: PersistentVolumeSpec, source: LocalVolumeSource) -> Iterator[FieldError]:
+    yield from _check_absolute_path("spec.local.path", source.path)
+    if source.fs_type:
+        accepted = "none is accepted: a local volume is a directory, and is not formatted"
+        yield FieldError("spec.local.fsType", quoted(source.fs_type), accepted, FORBIDDEN)
+    if spec.node_affinity is None:
+        yield FieldError("spec.nodeAffinity", "null", "Local volume requires node affinity", MISSING)
+    if spec.mount_options:
+        yield FieldError("spec.mountOptions", "given", "none is accepted with local", FORBIDDEN)
 
 
 def check_persistent_volume_claim(claim: PersistentVolumeClaim) -> Iterator[FieldError]:
@@ -361,11 +380,13 @@ def _check_access_modes(modes: tuple[str, ...]) -> Iterator[FieldError]:
 
 
 def check_persistent_volume_update(old: PersistentVolume, new: PersistentVolume) -> Iterator[FieldError]:
-    """Yield an error if an update changes the source or the mode of the volume."""
-    old_source = (old.spec.nfs, old.spec.host_path, old.spec.volume_mode)
-    new_source = (new.spec.nfs, new.spec.host_path, new.spec.volume_mode)
+    """Yield an error if an update changes the source, the mode or the nodes of the volume."""
+    old_source = (old.spec.nfs, old.spec.host_path, old.spec.local, old.spec.volume_mode)
+    new_source = (new.spec.nfs, new.spec.host_path, new.spec.local, new.spec.volume_mode)
     if old_source != new_source:
         yield FieldError("spec.persistentvolumesource", "changed", "field is immutable after creation", FORBIDDEN)
+    if old.spec.node_affinity is not None and new.spec.node_affinity != old.spec.node_affinity:
+        yield FieldError("spec.nodeAffinity", "changed", "field is immutable once it is set", FORBIDDEN)
 
 
 def check_persistent_volume_claim_update(
@@ -376,3 +397,22 @@ def check_persistent_volume_claim_update(
     if new.spec != accepted:
         reason = "spec is immutable after creation except spec.volumeName while it is empty"
         yield FieldError("spec", "changed", reason, FORBIDDEN)
+
+
+# --- LocalVolume ------------------------------------------------------------------------------------------------------
+
+
+def check_local_volume_status(volume: LocalVolume) -> Iterator[FieldError]:
+    """Yield the errors of a status as a node reports it."""
+    status = volume.status
+    if status.phase not in LOCAL_VOLUME_PHASES:
+        accepted = f"{', '.join(filter(None, LOCAL_VOLUME_PHASES))} are accepted"
+        yield FieldError("status.phase", quoted(status.phase), accepted, NOT_SUPPORTED)
+    if status.path:
+        yield from _check_absolute_path("status.path", status.path)
+    if len(status.path) > MAX_PATH_LENGTH:
+        accepted = f"at most {MAX_PATH_LENGTH} characters are accepted"
+        yield FieldError("status.path", f"{len(status.path)} characters", accepted)
+    if len(status.message) > MAX_LOCAL_VOLUME_MESSAGE:
+        accepted = f"at most {MAX_LOCAL_VOLUME_MESSAGE} characters are accepted"
+        yield FieldError("status.message", f"{len(status.message)} characters", accepted)

@@ -11,7 +11,7 @@ from typing import Any
 
 from master.admission.certificate_requests import CertificateRequests
 from master.admission.cluster_network import ClusterNetworkUniqueness
-from master.admission.defaults import DefaultIngressClass, DefaultTolerationSeconds, Priority
+from master.admission.defaults import DefaultIngressClass, DefaultStorageClass, DefaultTolerationSeconds, Priority
 from master.admission.limit_ranger import LimitRanger
 from master.admission.namespace_lifecycle import NamespaceLifecycle
 from master.admission.node_restriction import NodeRestriction
@@ -47,6 +47,7 @@ def admission_plugins(services: ServiceConfig, authorize: Authorize | None) -> t
         LimitRanger(),
         DefaultTolerationSeconds(),
         DefaultIngressClass(),
+        DefaultStorageClass(),
         *((SecurityContextConstraint(authorize),) if authorize is not None else ()),
         CertificateRequests(),
         PodSecurity(),

@@ -1,4 +1,6 @@
-"""Admission plugins that fill in defaults: Priority, DefaultTolerationSeconds and DefaultIngressClass. Pure."""
+"""Admission plugins that fill in defaults: Priority, DefaultTolerationSeconds, DefaultIngressClass and
+DefaultStorageClass. Pure.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +12,7 @@ from msgspec.structs import replace
 from api.core.placement import MEMORY_PRESSURE, NOT_READY, UNREACHABLE, Toleration
 from api.core.pod import Pod
 from api.core.resource_requests import qos_class
+from api.core.storage import PersistentVolumeClaim
 from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.admission.service_account import service_account_user
@@ -23,6 +26,7 @@ from master.resources.priority_classes import (
     PriorityClass,
 )
 from master.resources.scheme import group_resource
+from master.resources.volumes import StorageClass, claim_class, default_class
 from master.storage.interface import Transaction
 
 SYSTEM_NAMESPACE = "kube-system"
@@ -169,3 +173,19 @@ def apply_default_class(ingress: Ingress, classes: Iterable[IngressClass]) -> In
         return ingress
     newest = max(defaults, key=lambda ingress_class: ingress_class.metadata.creation_timestamp or "")
     return replace(ingress, spec=replace(ingress.spec, ingress_class_name=newest.metadata.name))
+
+
+class DefaultStorageClass(AdmissionPlugin):
+    """Sets the default StorageClass of new claims that name none. An empty name stands for no class, and stays."""
+
+    def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
+        if request.operation is not Operation.CREATE or not isinstance(obj, PersistentVolumeClaim):
+            return obj
+        return apply_default_storage_class(obj, default_class(objects.list(group_resource(StorageClass))))
+
+
+def apply_default_storage_class(claim: PersistentVolumeClaim, default: str) -> PersistentVolumeClaim:
+    """Return the claim with the default class, unless it names one or there is no default."""
+    if claim_class(claim) is not None or not default:
+        return claim
+    return replace(claim, spec=replace(claim.spec, storage_class_name=default))

@@ -34,9 +34,11 @@ OWN_DOMAINS = ("kubelet.kubernetes.io", "node.kubernetes.io")
 OWN_PREFIXES = frozenset(("topology.kubernetes.io", "failure-domain.beta.kubernetes.io"))
 """Kubernetes' label prefixes, without their subdomains, that a node may write."""
 
+HOST_NAME_LABEL = "kubernetes.io/hostname"
+
 OWN_LABELS = frozenset(
     (
-        "kubernetes.io/hostname",
+        HOST_NAME_LABEL,
         "kubernetes.io/arch",
         "kubernetes.io/os",
         "beta.kubernetes.io/hostname",
@@ -56,7 +58,7 @@ class NodeRestriction(AdmissionPlugin):
         if requester is None or not requester.user.node or SYSTEM_MASTERS in requester.user.groups:
             return
         if isinstance(obj, Node) and request.operation is not Operation.DELETE:
-            denial = node_restriction_denial(obj, request.old)
+            denial = node_restriction_denial(obj, request.old) or _host_name_denial(obj, request.old, objects)
             if denial is not None:
                 raise errors.forbidden(request.resource, obj.metadata.name, denial)
         denial = self._body_denial(requester.user.node, request, obj, objects)
@@ -136,6 +138,20 @@ def node_restriction_denial(new: Node, old: Node | None) -> str | None:
     if new.metadata.owner_references != old.metadata.owner_references:
         return "is not allowed to modify ownerReferences"
     return None
+
+
+def _host_name_denial(new: Node, old: Node | None, objects: Transaction) -> str | None:
+    """Return why a node may not have this host name; None if it may.
+
+    Volumes select their node by this label. With the host name of another node, a node would attract the pods that use
+    the volumes of that node.
+    """
+    host_name = new.metadata.labels.get(HOST_NAME_LABEL, "")
+    before = old.metadata.labels.get(HOST_NAME_LABEL) if old is not None else None
+    if host_name in ("", new.metadata.name, before):
+        return None
+    other = objects.get(Key(group_resource(Node), "", host_name))
+    return None if other is None else f"is not allowed to take the host name of node {host_name}"
 
 
 def _changed(new: Mapping[str, str], old: Mapping[str, str]) -> Iterable[str]:

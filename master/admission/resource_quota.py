@@ -37,6 +37,7 @@ from master.resources.quotas import (
 )
 from master.resources.resource import AnyResource
 from master.resources.scheme import group_resource
+from master.resources.volumes import claim_class
 from master.storage.interface import Transaction
 
 REQUIRED = frozenset(f"{part}{name}" for part in ("", "requests.", "limits.") for name in ("cpu", "memory"))
@@ -45,7 +46,6 @@ REQUIRED = frozenset(f"{part}{name}" for part in ("", "requests.", "limits.") fo
 SERVICE_RESOURCES = ("services", "services.nodeports", "services.loadbalancers")
 CLAIM_RESOURCES = ("persistentvolumeclaims", "requests.storage")
 STORAGE_CLASS_SUFFIX = ".storageclass.storage.k8s.io/"
-CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 COUNTED_PLURALS = ("configmaps", "secrets", "replicationcontrollers", "resourcequotas")
 CHARGED_ON_UPDATE = ("Service", "PersistentVolumeClaim")
 """Kinds whose objects may use more after an update."""
@@ -123,7 +123,7 @@ def _service_usage(service: Service) -> dict[str, Amount]:
 def _claim_usage(claim: PersistentVolumeClaim) -> dict[str, Amount]:
     size = quantities.parse_all(claim.spec.resources.requests).get("storage", Amount())
     amounts = {"persistentvolumeclaims": ONE, "requests.storage": Amount(-(-size.milli // 1000) * 1000, size.binary)}
-    of_class = claim.metadata.annotations.get(CLASS_ANNOTATION) or claim.spec.storage_class_name
+    of_class = claim_class(claim)
     return amounts | (
         {f"{of_class}{STORAGE_CLASS_SUFFIX}{name}": amount for name, amount in amounts.items()} if of_class else {}
     )

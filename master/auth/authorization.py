@@ -11,7 +11,7 @@ from api.core.events import Event
 from api.core.node import Namespace
 from api.core.pod import Pod
 from api.core.references import Reference, pod_refs
-from api.core.storage import PersistentVolume, PersistentVolumeClaim
+from api.core.storage import LocalVolume, PersistentVolume, PersistentVolumeClaim
 from api.meta.types import Object
 from api.network.queries import NodeQuery
 from master import errors, request_info
@@ -35,7 +35,7 @@ from master.resources.resource import VERBS, AnyResource
 from master.resources.scheme import group_resource
 from master.storage.interface import Key, Storage, WatchEvent
 
-NODE_BOUND_KINDS = frozenset(("Pod", "NodeQuery", "ResourceSlice"))
+NODE_BOUND_KINDS = frozenset(("Pod", "NodeQuery", "LocalVolume", "ResourceSlice"))
 """Kinds whose objects belong to the node that `spec.nodeName` names."""
 
 
@@ -275,7 +275,7 @@ def bound_node(obj: Object) -> str:
     """Return the node that an object belongs to. For an Event, it is the node that reported it."""
     if isinstance(obj, Event):
         return obj.source.host
-    return obj.spec.node_name or "" if isinstance(obj, Pod | NodeQuery) else ""
+    return obj.spec.node_name or "" if isinstance(obj, Pod | NodeQuery | LocalVolume) else ""
 
 
 def _denial(user: User, attributes: Attributes | PathAttributes, decision: Decision) -> str:

@@ -242,7 +242,7 @@ _CLUSTER_READER = (
     _rule(READ, _PROJECTS, "projects"),
     _rule("list", _PROJECTS, "projectrequests"),
     _rule(READ, "network.openshift.io", "clusternetworks egressnetworkpolicies hostsubnets netnamespaces"),
-    _rule(READ, "podlane.io", "nodequeries nodequeries/status podaddresses"),
+    _rule(READ, "podlane.io", "localvolumes localvolumes/status nodequeries nodequeries/status podaddresses"),
     _rule(READ, _USERS, "groups identities users"),
     _rule(READ, _OAUTH, "oauthclientauthorizations"),
     _rule(

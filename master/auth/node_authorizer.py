@@ -35,9 +35,9 @@ READABLE_IF_REFERENCED = frozenset(
 class NodeAccess:
     """Facts about a request that the rules for nodes need besides its attributes.
 
-    `selected_node` is the node that the field selector requires of pods and queries. `bound_node` is the node that the
-    requested object belongs to: empty if it has none, None if there is no such object. `is_referenced` is True if a pod
-    on the node refers to the requested object.
+    `selected_node` is the node that the field selector requires of pods, queries and local volumes. `bound_node` is the
+    node that the requested object belongs to: empty if it has none, None if there is no such object. `is_referenced` is
+    True if a pod on the node refers to the requested object.
     """
 
     selected_node: str = ""
@@ -96,6 +96,16 @@ def _own_query_denial(node: str, attributes: Attributes, access: NodeAccess) -> 
     if not (reads or answers):
         return "a node may only read queries to it and write their status"
     return None if access.bound_node in (None, node) else f"the query is not to node {node}"
+
+
+def _own_local_volume_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
+    if attributes.verb in ("list", "watch"):
+        return _list_denial(node, attributes, access)
+    reads = attributes.verb == "get" and attributes.subresource in ("", "status")
+    reports = attributes.verb == "update" and attributes.subresource == "status"
+    if not (reads or reports):
+        return "a node may only read its own local volumes and write their status"
+    return None if access.bound_node in (None, node) else f"the local volume is not on node {node}"
 
 
 def _own_event_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | None:
@@ -164,6 +174,7 @@ _NODE_RULES: Mapping[tuple[str, str], NodeRule] = {
     ("", "serviceaccounts"): _token_denial,
     ("", "pods"): _own_pod_denial,
     ("podlane.io", "nodequeries"): _own_query_denial,
+    ("podlane.io", "localvolumes"): _own_local_volume_denial,
     ("", "events"): _own_event_denial,
     ("coordination.k8s.io", "leases"): _own_lease_denial,
     ("storage.k8s.io", "csinodes"): _own_csi_node_denial,

@@ -1,8 +1,11 @@
-"""Objects that belong to every cluster: namespaces, ClusterNetwork, priority classes, ServiceCIDR, SCCs. Pure."""
+"""Objects that belong to every cluster: namespaces, ClusterNetwork, priority classes, ServiceCIDR, SCCs, StorageClass.
+
+Pure.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -17,6 +20,7 @@ from master.resources.namespaces import SYSTEM_NAMESPACES
 from master.resources.priority_classes import SYSTEM_CLASSES, PriorityClass
 from master.resources.security_context_constraints import SecurityContextConstraints
 from master.resources.services import ServiceCIDR, ServiceCIDRSpec
+from master.resources.volumes import DEFAULT_CLASS_ANNOTATIONS, LOCAL_CLASS, StorageClass, default_class
 
 GLOBAL_NAMESPACE = "default"
 SERVICE_CIDR_NAME = "kubernetes"
@@ -74,6 +78,20 @@ def bootstrap_service_cidr(config: NetworkConfig, existing: ServiceCIDR | None) 
         yield Create(ServiceCIDR(metadata=ObjectMeta(name=SERVICE_CIDR_NAME), spec=spec))
     elif existing.spec != spec:
         yield Update(msgspec.structs.replace(existing, spec=spec), existing)
+
+
+def bootstrap_storage_class(classes: Sequence[StorageClass]) -> Iterator[Create]:
+    """Yield the class of local volumes if it is missing, as the default class if there is none."""
+    if any(storage_class.metadata.name == LOCAL_CLASS.metadata.name for storage_class in classes):
+        return
+    annotations = {} if default_class(classes) else {DEFAULT_CLASS_ANNOTATIONS[0]: "true"}
+    metadata = msgspec.structs.replace(LOCAL_CLASS.metadata, annotations=annotations)
+    yield Create(msgspec.structs.replace(LOCAL_CLASS, metadata=metadata))
+
+
+def sync_storage_class(lister: Lister) -> Iterable[Action]:
+    """Create the class of local volumes, unless the setting turns it off."""
+    return bootstrap_storage_class(lister.list(StorageClass)) if lister.context.local_storage_class else ()
 
 
 def sync_service_cidr(lister: Lister) -> Iterable[Action]:

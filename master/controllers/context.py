@@ -64,6 +64,8 @@ class ControllerContext:
     """Whether SCCs decide what pods may be."""
     self_provisioning: bool = False
     """Whether users who have logged in by OAuth may request projects."""
+    local_storage_class: bool = True
+    """Whether the StorageClass of local volumes is created."""
     monotonic: Callable[[], float] = time.monotonic
     """Seconds of a clock that never jumps."""
     hostname: Callable[[], str] = socket.gethostname

@@ -17,6 +17,7 @@ from master.controllers.cluster_roles import sync_cluster_roles
 from master.controllers.context import FREQUENTLY_WRITTEN_RESOURCES, Controller, ControllerContext, Lister, resources_of
 from master.controllers.expiration import sync_expiration
 from master.controllers.garbage_collector import COLLECTED_RESOURCES, concerns_garbage_collector, sync_owners
+from master.controllers.local_volumes import sync_local_volumes
 from master.controllers.namespace_security_allocation import sync_namespace_ranges
 from master.controllers.namespaces import NAMESPACED_RESOURCES, sync_namespaces
 from master.controllers.network import host_subnets, net_namespaces
@@ -86,6 +87,12 @@ STATELESS_CONTROLLERS = (
         bootstrap.sync_sccs,
         required_for_startup=True,
     ),
+    Controller(
+        "storage-class-controller",
+        resources_of("StorageClass"),
+        bootstrap.sync_storage_class,
+        required_for_startup=True,
+    ),
     Controller(OAUTH_CLIENTS, resources_of("OAuthClient"), sync_oauth_clients),
     Controller(
         "namespace-security-allocation-controller",
@@ -119,7 +126,11 @@ STATELESS_CONTROLLERS = (
     Controller(
         "certificatesigningrequest-signing-controller", resources_of("CertificateSigningRequest"), sync_signatures
     ),
-    Controller("scheduler", resources_of("Pod", "Node"), sync_scheduler),
+    Controller(
+        "scheduler",
+        resources_of("Pod", "Node", "PersistentVolumeClaim", "PersistentVolume", "StorageClass", "LocalVolume"),
+        sync_scheduler,
+    ),
     Controller(
         "deployment-controller", resources_of("Deployment", "ReplicaSet", "Pod"), sync_deployments, ROLLOUT_SECONDS
     ),
@@ -159,8 +170,13 @@ STATELESS_CONTROLLERS = (
     ),
     Controller(
         "persistentvolume-binder-controller",
-        resources_of("PersistentVolume", "PersistentVolumeClaim", "StorageClass", "Pod"),
+        resources_of("PersistentVolume", "PersistentVolumeClaim", "StorageClass", "LocalVolume", "Pod"),
         sync_claims,
+    ),
+    Controller(
+        "local-volume-provisioner",
+        resources_of("LocalVolume", "PersistentVolume", "PersistentVolumeClaim", "StorageClass"),
+        sync_local_volumes,
     ),
     Controller(
         "garbage-collector-controller", COLLECTED_RESOURCES, sync_owners, event_filter=concerns_garbage_collector

@@ -46,6 +46,7 @@ from master.resources.stateful_sets import CONTROLLER_REVISIONS, STATEFUL_SETS
 from master.resources.unsupported import UNSUPPORTED
 from master.resources.users import GROUPS, IDENTITIES, USERS
 from master.resources.volumes import (
+    LOCAL_VOLUMES,
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     STORAGE_CLASSES,
@@ -59,6 +60,7 @@ BUILTIN: tuple[AnyResource, ...] = (
     HOST_SUBNETS,
     NET_NAMESPACES,
     NODE_QUERIES,
+    LOCAL_VOLUMES,
     POD_ADDRESSES,
     PROJECTS,
     EVENTS,

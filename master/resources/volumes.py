@@ -1,15 +1,17 @@
-"""PersistentVolume, PersistentVolumeClaim and StorageClass. Pure."""
+"""PersistentVolume, PersistentVolumeClaim, LocalVolume and StorageClass. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 from msgspec.structs import replace
 
 from api.core.storage import (
     ACCESS_MODES,
+    LOCAL_VOLUMES_LABEL,
+    LocalVolume,
     PersistentVolume,
     PersistentVolumeClaim,
     PersistentVolumeClaimStatus,
@@ -17,11 +19,11 @@ from api.core.storage import (
 )
 from api.meta import names
 from api.meta.schema import FORBIDDEN, MISSING, FieldError, duplicate_values, quoted, unsupported_values
-from api.meta.types import Object, Value
+from api.meta.types import Object, ObjectMeta, Value
 from api.validation.registry import RULES, KindRules
 from master.resources.metadata import with_metadata
 from master.resources.printing import AGE, NAME
-from master.resources.resource import Column, Resource
+from master.resources.resource import READ_VERBS, Column, Resource, Subresource, accept_status
 from master.resources.validation import immutable, max_items, required
 
 VOLUME_FINALIZER = "kubernetes.io/pv-protection"
@@ -63,7 +65,7 @@ PERSISTENT_VOLUMES = Resource(
         ),
         Column(
             "Status",
-            "Available, Bound or Released.",
+            "Pending, Available, Bound, Released or Failed.",
             lambda volume, _: "Terminating" if volume.metadata.deletion_timestamp else volume.status.phase,
         ),
         Column(
@@ -92,7 +94,36 @@ PERSISTENT_VOLUMES = Resource(
     ),
     rules=RULES[PersistentVolume],
     prepare_for_create=_prepare_volume_for_create,
-    acted_on_by="node agents (hostPath, NFS)",
+    acted_on_by=(
+        "node agents (local, hostPath, NFS); the master creates and reclaims those of provisioner "
+        "`podlane.io/local-volume`"
+    ),
+)
+
+
+def _replace_local_volume_status(new: LocalVolume, old: LocalVolume) -> tuple[LocalVolume, tuple[FieldError, ...]]:
+    """Replace the status alone. Its errors are those of the whole object."""
+    return msgspec.structs.replace(old, status=new.status), ()
+
+
+LOCAL_VOLUMES = Resource(
+    type=LocalVolume,
+    columns=(
+        NAME,
+        Column("Node", "The node with the directory.", lambda volume, _: volume.spec.node_name),
+        Column("State", "Created, Present, Scrubbed or Absent: what it is to become.", lambda vol, _: vol.spec.state),
+        Column("Phase", "Ready, Scrubbed or Deleted: what the node reports.", lambda vol, _: vol.status.phase),
+        Column("Message", "Why the node has not reached the state.", lambda volume, _: volume.status.message),
+        AGE,
+        Column("Path", "The directory on the node.", lambda volume, _: volume.status.path, wide=True),
+    ),
+    rules=RULES[LocalVolume],
+    selectable_fields=lambda volume: {"spec.nodeName": volume.spec.node_name},
+    prepare_for_create=accept_status,
+    verbs=READ_VERBS,
+    create_denial="the master creates a LocalVolume for each PersistentVolume that it provisions: create a claim",
+    subresources=(Subresource("status", _replace_local_volume_status, verbs=("get", "update")),),
+    acted_on_by="the node agent of its node creates, empties and deletes the directory, and reports it; read only",
 )
 
 CLAIM_FINALIZER = "kubernetes.io/pvc-protection"
@@ -134,7 +165,10 @@ PERSISTENT_VOLUME_CLAIMS = Resource(
     ),
     rules=RULES[PersistentVolumeClaim],
     prepare_for_create=_prepare_claim_for_create,
-    acted_on_by="the master binds it to a volume that names it, or to the smallest that matches; no volume is created",
+    acted_on_by=(
+        "the master binds it to a volume that names it, or to the smallest that matches, or creates one if its class "
+        "has the provisioner `podlane.io/local-volume`"
+    ),
 )
 
 DEFAULT_CLASS_ANNOTATIONS = (
@@ -178,15 +212,51 @@ class StorageClass(Object, frozen=True):
     allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
 
 
+LOCAL_PROVISIONER = "podlane.io/local-volume"
+"""The provisioner of volumes that are directories of nodes. The master and the node agents are this provisioner."""
+NO_PROVISIONER = "kubernetes.io/no-provisioner"
+"""The provisioner of classes for whose claims an administrator creates volumes."""
+WAIT_FOR_FIRST_CONSUMER = "WaitForFirstConsumer"
+"""The binding mode with which a claim waits until the scheduler has selected a node for a pod that uses it."""
+BETA_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
+"""The annotation of a claim that names its class, before there was a field."""
+
+LOCAL_CLASS = StorageClass(
+    metadata=ObjectMeta(name="local"),
+    provisioner=LOCAL_PROVISIONER,
+    reclaim_policy="Delete",
+    volume_binding_mode=WAIT_FOR_FIRST_CONSUMER,
+    allowed_topologies=(
+        TopologySelectorTerm(
+            match_label_expressions=(TopologySelectorLabelRequirement(key=LOCAL_VOLUMES_LABEL, values=("true",)),)
+        ),
+    ),
+)
+"""The class that the master creates."""
+
+
+def matches_topology(storage_class: StorageClass, labels: Mapping[str, str]) -> bool:
+    """Return whether the class allows volumes on a node with these labels."""
+    return not storage_class.allowed_topologies or any(
+        all(labels.get(expression.key) in expression.values for expression in term.match_label_expressions)
+        for term in storage_class.allowed_topologies
+    )
+
+
+def claim_class(claim: PersistentVolumeClaim) -> str | None:
+    """Return the class that a claim names; None if it names none."""
+    return claim.metadata.annotations.get(BETA_CLASS_ANNOTATION) or claim.spec.storage_class_name
+
+
+def is_default_class(storage_class: StorageClass) -> bool:
+    """Return whether claims that name no class get this one, unless there is a newer default class."""
+    return any(storage_class.metadata.annotations.get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS)
+
+
 def default_class(classes: Iterable[StorageClass]) -> str:
     """Return the name of the default class, the newest if there are several. Empty if there is none."""
-    marked = [
-        storage_class
-        for storage_class in classes
-        if any(storage_class.metadata.annotations.get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS)
-    ]
     newest = max(
-        marked,
+        filter(is_default_class, classes),
         key=lambda storage_class: (storage_class.metadata.creation_timestamp or "", storage_class.metadata.name),
         default=None,
     )
@@ -246,8 +316,7 @@ def _validate_storage_class_update(old: StorageClass, new: StorageClass) -> Iter
 
 
 def _class_name_text(storage_class: StorageClass) -> str:
-    is_default = any(storage_class.metadata.annotations.get(key) == "true" for key in DEFAULT_CLASS_ANNOTATIONS)
-    return storage_class.metadata.name + (" (default)" if is_default else "")
+    return storage_class.metadata.name + (" (default)" if is_default_class(storage_class) else "")
 
 
 STORAGE_CLASSES = Resource(
@@ -275,7 +344,7 @@ STORAGE_CLASSES = Resource(
     ),
     rules=KindRules(_default_storage_class, _validate_storage_class, _validate_storage_class_update),
     acted_on_by=(
-        "a claim gets a volume of its class, or of the default class if it names none; only a provisioner in "
-        "the cluster creates volumes"
+        "a claim that names no class gets the default class; the master creates the volumes of provisioner "
+        "`podlane.io/local-volume`, other provisioners run in the cluster"
     ),
 )

@@ -20,6 +20,7 @@ from api.core.node import (
     NodeSystemInfo,
     Taint,
 )
+from api.core.storage import LOCAL_VOLUMES_LABEL
 from api.meta import quantity, times
 from api.meta.types import Condition, ObjectMeta, transition_time
 from node_agent.eviction.thresholds import Pressure, Threshold, hard_eviction_reservation
@@ -68,7 +69,7 @@ class NodeIdentity:
 
     `max_pods` is the maximum number of pods. `port` is the port of the agent's server. `taints` are the node's taints
     at its registration. `reserved` are resources that pods do not get. `eviction_hard` are the hard eviction
-    thresholds.
+    thresholds. `has_local_volumes` is whether claims can have volumes on the node.
     """
 
     name: str
@@ -78,6 +79,7 @@ class NodeIdentity:
     taints: tuple[Taint, ...] = ()
     reserved: ReservedResources = NOTHING_RESERVED
     eviction_hard: tuple[Threshold, ...] = ()
+    has_local_volumes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +120,11 @@ def parse_taint(text: str) -> Taint:
 
 
 def node_labels(identity: NodeIdentity, facts: HostFacts) -> dict[str, str]:
-    """Return the labels of the Node object: host name, operating system and architecture."""
+    """Return the labels of the Node object: host name, operating system, architecture, and whether it has local
+    volumes.
+    """
     return {
+        LOCAL_VOLUMES_LABEL: "true" if identity.has_local_volumes else "false",
         "kubernetes.io/hostname": identity.name,
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": facts.architecture,

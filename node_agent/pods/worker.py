@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from api.core.node import Node
 from api.core.pod import FINAL_PHASES, Pod, PodStatus
 from api.core.services import Service
 from node_agent.cgroups.manager import CgroupManager
@@ -485,6 +486,7 @@ class PodWorkerFactory:
     probes: ProbeDependencies
     statuses: StatusManager
     events: EventRecorder
+    node: Callable[[], Node | None]
 
     def create(self, pod: Pod) -> PodWorker:
         """Return a worker for this pod. Nothing runs before its run()."""
@@ -494,7 +496,7 @@ class PodWorkerFactory:
         components = PodComponents(
             events=events,
             images=images,
-            volumes=VolumeManager(uid, self.objects, self.tokens, self.host, events),
+            volumes=VolumeManager(uid, self.objects, self.tokens, self.host, events, self.node),
             sandbox=PodSandbox(
                 self.docker, self.network, self.cgroups, images, self.host, events, address=pod.status.pod_ip
             ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -12,6 +13,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from api.core.node import Node
 from api.core.pod import Pod, PodSpec
 from api.core.references import pod_refs, volume_refs
 from api.core.volumes import Volume
@@ -20,8 +22,15 @@ from node_agent.event_recorder import PodEvents
 from node_agent.host import HostInfo, pod_dir
 from node_agent.object_cache import NotSynced, ObjectCache
 from node_agent.runtime.pod_files import make_pod_dir
-from node_agent.volumes.paths import claim_paths, claimed_volumes, resolve_claim, tmpfs_size
-from node_agent.volumes.payload import PayloadSources, fs_group, has_payload, payload_files, projected_tokens
+from node_agent.volumes.paths import claim_paths, claimed_volumes, is_read_only, local_path, resolve_claim, tmpfs_size
+from node_agent.volumes.payload import (
+    PayloadSources,
+    fs_group,
+    has_payload,
+    payload_files,
+    projected_tokens,
+    trusts_volume_root,
+)
 from node_agent.volumes.setup import VolumeSetup, is_set_up, remove_directory, set_up_volume, tear_down_volumes
 from node_agent.volumes.tokens import TokenCache
 from reconcile.backoff import Backoff
@@ -32,6 +41,10 @@ SETUP_BACKOFF = Backoff(0.5, 122.0)
 
 _MOUNT_THREADS = ThreadPoolExecutor(16, thread_name_prefix="mount")
 """Threads for mounts only, so that an unreachable file server does not block other work."""
+
+
+_OWNERSHIP_THREADS = ThreadPoolExecutor(4, thread_name_prefix="ownership")
+"""Threads for local volumes, whose files get the group of a pod: a project with many files delays no other mounts."""
 
 
 class SetupResult(NamedTuple):
@@ -71,12 +84,21 @@ class _VolumeInputs:
 class VolumeManager:
     """The volumes of one pod. Their state is on the host only, so that nothing is lost when the agent restarts."""
 
-    def __init__(self, uid: str, objects: ObjectCache, tokens: TokenCache, host: HostInfo, events: PodEvents) -> None:
+    def __init__(
+        self,
+        uid: str,
+        objects: ObjectCache,
+        tokens: TokenCache,
+        host: HostInfo,
+        events: PodEvents,
+        node: Callable[[], Node | None],
+    ) -> None:
         self._uid = uid
         self._objects = objects
         self._tokens = tokens
         self._host = host
         self._events = events
+        self._node = node
         self._directory = pod_dir(host, uid)
         self._failures: dict[str, _Failure] = {}
         """Last failure by volume name."""
@@ -179,8 +201,14 @@ class VolumeManager:
             return
         self._set_up_inputs.pop(volume.name, None)
         files = payload_files(volume, pod, sources) if has_payload(volume) else None
-        details = VolumeSetup(fs_group(pod), files, tmpfs_size(volume, pod, self._host.memory), mount_options)
-        threads = None if volume.nfs is None else _MOUNT_THREADS
+        details = VolumeSetup(
+            None if local_path(volume) and is_read_only(volume) else fs_group(pod),
+            files,
+            tmpfs_size(volume, pod, self._host.memory),
+            mount_options,
+            trusts_volume_root(pod),
+        )
+        threads = _OWNERSHIP_THREADS if local_path(volume) else None if volume.nfs is None else _MOUNT_THREADS
         set_up = partial(set_up_volume, volume, self._directory, details)
         await asyncio.get_running_loop().run_in_executor(threads, set_up)
         self._set_up_inputs[volume.name] = inputs
@@ -190,7 +218,7 @@ class VolumeManager:
         if volume.persistent_volume_claim is None:
             return volume, ()
         claims = self._objects.get(volume_refs(volume, namespace))
-        return resolve_claim(volume, namespace, {**claims, **self._objects.get(claimed_volumes(claims))})
+        return resolve_claim(volume, namespace, {**claims, **self._objects.get(claimed_volumes(claims))}, self._node())
 
     async def _payload_sources(self, volume: Volume, pod: Pod) -> PayloadSources:
         # Tokens first, because the objects arrive from the API server during the requests for tokens.
@@ -213,11 +241,11 @@ class VolumeManager:
         self._events.record("FailedMount", message)
 
 
-def mounted_claims(objects: ObjectCache, host: HostInfo, pod: Pod) -> dict[str, str]:
+def mounted_claims(objects: ObjectCache, host: HostInfo, node: Callable[[], Node | None], pod: Pod) -> dict[str, str]:
     """Return the directories of a pod's volumes that are persistent volume claims, by volume name.
 
     Claims that the API server has not reported yet are missing.
     """
     claims = objects.get_synced(pod_refs(pod))
     volumes = objects.get_synced(claimed_volumes(claims))
-    return claim_paths(pod, {**claims, **volumes}, pod_dir(host, pod.metadata.uid))
+    return claim_paths(pod, {**claims, **volumes}, pod_dir(host, pod.metadata.uid), node())

@@ -83,6 +83,25 @@ def bind_mount(descriptor: int, target: Path) -> None:
     _run("mount", "--no-canonicalize", "--bind", f"/proc/{os.getpid()}/fd/{descriptor}", str(target))
 
 
+def is_mounted_at(descriptor: int, target: Path) -> bool:
+    """Return whether an open file or directory is mounted at a path."""
+    return is_mounted(target) and os.path.samestat(target.stat(), os.fstat(descriptor))
+
+
+def mount_at(descriptor: int, target: Path) -> None:
+    """Bind-mount an open file or directory, unless it is mounted there. Another mount is replaced. Raises NotReady."""
+    if is_mounted_at(descriptor, target):
+        return
+    if is_mounted(target):
+        unmount_all(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+        target.mkdir(exist_ok=True)
+    else:
+        target.touch()
+    bind_mount(descriptor, target)
+
+
 def unmount_all(directory: Path) -> None:
     """Unmount everything at a directory and below it. Raises NotReady while a mount is in use."""
     for point in mount_points(directory):
@@ -97,7 +116,7 @@ def mount_sub_paths(sub_paths: tuple[SubPath, ...]) -> None:
     for sub_path in sub_paths:
         try:
             with _open_sub_path(sub_path) as descriptor:
-                _mount_at(descriptor, Path(sub_path.target))
+                mount_at(descriptor, Path(sub_path.target))
         except OSError as error:
             raise Refused(f"subPath {sub_path.path!r}: {error.strerror or error}") from None
 
@@ -114,19 +133,6 @@ def _run(*command: str) -> None:
         raise NotReady(f"{' '.join(command)}: no result within {COMMAND_TIMEOUT_SECONDS:.0f} s") from None
     if result.returncode:
         raise NotReady(f"{' '.join(command)} (exit {result.returncode}): {result.stderr.strip()}")
-
-
-def _mount_at(descriptor: int, target: Path) -> None:
-    if is_mounted(target):
-        if os.path.samestat(target.stat(), os.fstat(descriptor)):
-            return
-        unmount_all(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if stat.S_ISDIR(os.fstat(descriptor).st_mode):
-        target.mkdir(exist_ok=True)
-    else:
-        target.touch()
-    bind_mount(descriptor, target)
 
 
 @contextmanager

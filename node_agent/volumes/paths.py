@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
+from api.core.node import Node
+from api.core.placement import matches_node_selector
 from api.core.pod import Container, Pod
 from api.core.references import Reference
 from api.core.resource_requests import memory_limit, pod_limit
-from api.core.storage import BOUND, PersistentVolume, PersistentVolumeClaim
+from api.core.storage import BOUND, LocalVolumeSource, PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec
 from api.core.volumes import Volume, VolumeMount
 from api.meta.quantity import to_int
 from api.meta.types import Object
 from node_agent.runtime.environment import expand, undefined_variables
 from node_agent.volumes.payload import has_payload
 from reconcile.errors import DriverError, NotReady, Refused
+
+LOCAL_PLUGIN = "kubernetes.io~local-volume"
 
 PLUGIN_DIRS = {
     "empty_dir": "kubernetes.io~empty-dir",
@@ -25,6 +29,7 @@ PLUGIN_DIRS = {
     "downward_api": "kubernetes.io~downward-api",
     "projected": "kubernetes.io~projected",
     "nfs": "kubernetes.io~nfs",
+    "local": LOCAL_PLUGIN,
 }
 """Field of a volume's source → directory for volumes of this kind in the pod's directory."""
 
@@ -33,6 +38,12 @@ VOLUME_DIRS = ("volume-subpaths", "volumes")
 
 PROPAGATION_OPTIONS = {"HostToContainer": "rslave", "Bidirectional": "rshared"}
 """Mount propagation of a container's mount → Docker's mount option."""
+
+
+class ClaimedVolume(Volume, frozen=True):
+    """A volume of a pod with the source of its claim's PersistentVolume, of a kind that no pod itself can name."""
+
+    local: LocalVolumeSource | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +61,15 @@ class SubPath:
 
 def volume_dir(pod_dir: str, volume: Volume) -> str:
     """Return the directory of a volume that the agent sets up. Raises Refused for an unsupported kind of volume."""
-    plugin = next((plugin for field, plugin in PLUGIN_DIRS.items() if getattr(volume, field) is not None), "")
+    plugin = next((plugin for field, plugin in PLUGIN_DIRS.items() if getattr(volume, field, None) is not None), "")
     if not plugin:
         raise Refused(f"no volume plugin matched volume {volume.name!r}; its kind is not supported by this node")
     return f"{pod_dir}/volumes/{plugin}/{volume.name}"
+
+
+def local_path(volume: Volume) -> str:
+    """Return the directory of a local volume on the host; empty for another kind of volume."""
+    return volume.local.path if isinstance(volume, ClaimedVolume) and volume.local is not None else ""
 
 
 def volume_host_path(pod_dir: str, volume: Volume) -> str:
@@ -122,12 +138,12 @@ def claimed_volumes(claims: Mapping[Reference, Object]) -> Iterator[Reference]:
 
 
 def resolve_claim(
-    volume: Volume, namespace: str, objects: Mapping[Reference, Object]
+    volume: Volume, namespace: str, objects: Mapping[Reference, Object], node: Node | None
 ) -> tuple[Volume, tuple[str, ...]]:
     """Return the volume with the source of its claim's PersistentVolume, and the mount options.
 
     Other volumes are returned unchanged. Raises NotReady while the claim is not bound, Refused if its PersistentVolume
-    belongs to another claim.
+    belongs to another claim or cannot be used on this node. `node` is None until it is registered.
     """
     source = volume.persistent_volume_claim
     if source is None:
@@ -146,17 +162,33 @@ def resolve_claim(
     if owner is None or owner.uid != claim.metadata.uid:
         raise Refused(f"{storage_reference} does not belong to {claim_reference}")
     spec = storage.spec
+    _check_node_affinity(spec, node)
     nfs = spec.nfs and replace(spec.nfs, read_only=spec.nfs.read_only or source.read_only)
+    if spec.local is not None:
+        return ClaimedVolume(**asdict(volume), local=spec.local), spec.mount_options
     return replace(volume, nfs=nfs, host_path=spec.host_path), spec.mount_options
 
 
-def claim_paths(pod: Pod, objects: Mapping[Reference, Object], pod_dir: str) -> dict[str, str]:
+def _check_node_affinity(spec: PersistentVolumeSpec, node: Node | None) -> None:
+    """Raise Refused if a volume cannot be used on this node (kubelet: CheckNodeAffinity).
+
+    The scheduler sees to that, but a pod may name its node itself.
+    """
+    if spec.node_affinity is None or spec.node_affinity.required is None:
+        return
+    if node is None:
+        raise NotReady("this node is not registered yet, and the volume has a node affinity")
+    if not matches_node_selector(spec.node_affinity.required, node.metadata.name, node.metadata.labels):
+        raise Refused("no matching NodeSelectorTerms: the volume cannot be used on this node")
+
+
+def claim_paths(pod: Pod, objects: Mapping[Reference, Object], pod_dir: str, node: Node | None) -> dict[str, str]:
     """Return the directories of a pod's volumes with claims, by volume name. Claims without a volume are omitted."""
     paths = {}
     for volume in pod.spec.volumes:
         if volume.persistent_volume_claim is not None:
             try:
-                storage, _ = resolve_claim(volume, pod.metadata.namespace, objects)
+                storage, _ = resolve_claim(volume, pod.metadata.namespace, objects, node)
                 paths[volume.name] = volume_host_path(pod_dir, storage)
             except DriverError:
                 continue

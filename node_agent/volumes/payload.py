@@ -64,6 +64,12 @@ def fs_group(pod: Pod) -> int | None:
     return None if context is None else context.fs_group
 
 
+def trusts_volume_root(pod: Pod) -> bool:
+    """Return whether a volume keeps its groups if its root has the right one (`fsGroupChangePolicy`)."""
+    context = pod.spec.security_context
+    return context is not None and context.fs_group_change_policy == "OnRootMismatch"
+
+
 def single_run_as_user(pod: Pod) -> int | None:
     """Return the uid of all containers if the pod's spec gives all of them the same uid, otherwise None."""
     context = pod.spec.security_context

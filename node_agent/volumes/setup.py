@@ -1,9 +1,8 @@
-"""Creates and removes volumes on the host: directories, tmpfs, NFS, hostPath checks. Driver."""
+"""Creates and removes volumes on the host: directories, tmpfs, NFS, local volumes, hostPath checks. Driver."""
 
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,8 +10,10 @@ from pathlib import Path
 
 from api.core.volumes import EmptyDirVolumeSource, NFSVolumeSource, Volume
 from node_agent.volumes import atomic_writer, mounts
-from node_agent.volumes.paths import VOLUME_DIRS, volume_dir
+from node_agent.volumes.local_directories import mount_local
+from node_agent.volumes.paths import VOLUME_DIRS, local_path, volume_dir
 from node_agent.volumes.payload import PayloadFile, needs_tmpfs
+from node_agent.volumes.removal import remove_tree
 from reconcile.errors import NotReady, Refused, os_errors_as
 
 EMPTY_DIR_MODE, GROUP_EMPTY_DIR_MODE = 0o777, 0o2777
@@ -22,24 +23,33 @@ NFS_MODE = 0o750
 
 @dataclass(frozen=True, slots=True)
 class VolumeSetup:
-    """Details of a volume: the gid that owns it, and by its kind the files, the tmpfs size and the mount options."""
+    """Details of a volume: the gid that owns it, and by its kind the files, the tmpfs size and the mount options.
+
+    With `trusts_root`, a local volume whose root has the right group is taken to have it everywhere.
+    """
 
     fs_group: int | None = None
     files: Mapping[str, PayloadFile] | None = None
     tmpfs_bytes: int = 0
     mount_options: tuple[str, ...] = ()
+    trusts_root: bool = False
 
 
 def set_up_volume(volume: Volume, pod_dir: str, details: VolumeSetup) -> None:
     """Create a volume, or bring it up to date.
 
-    Raises Refused if a hostPath is not of the type in the pod's spec, NotReady if the host cannot set up the volume.
+    Raises Refused if a hostPath is not of the type in the pod's spec or a local volume does not exist, NotReady if the
+    host cannot set up the volume.
     """
     if volume.host_path is not None:
         with os_errors_as(Refused, f"hostPath {volume.host_path.path!r}"):
             _check_host_path(Path(volume.host_path.path), volume.host_path.type or "")
         return
     path = Path(volume_dir(pod_dir, volume))
+    source = local_path(volume)
+    if source:
+        mount_local(Path(source), path, details.fs_group, only_if_root_differs=details.trusts_root)
+        return
     with os_errors_as(NotReady, path):
         if volume.nfs is not None:
             _mount_nfs(volume.nfs, path, details.mount_options)
@@ -73,7 +83,7 @@ def remove_directory(directory: Path) -> None:
         if mounts.mount_points(directory):
             raise NotReady(f"{directory}: something is still mounted in it")
         if directory.exists():
-            shutil.rmtree(directory)
+            remove_tree(directory)
 
 
 def _write_payload(volume: Volume, path: Path, files: Mapping[str, PayloadFile], group: int | None) -> None:

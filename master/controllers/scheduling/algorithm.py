@@ -1,10 +1,10 @@
 """The scheduling algorithm: filter and score nodes for a pod. Pure.
 
 A node is feasible if it has the labels that nodeSelector and node affinity require and no taint that the pod does not
-tolerate, if its allocatable covers the requests of its pods and this one, if the host ports are free, and if the pod
-affinity of the pod and of the placed pods allows it. Scores compare the pod's preferences first, then the number of
-pods of the same owner, the number of pods, free CPU, and the name, so that the same snapshot has the same result.
-Pods are scheduled by priority, then by age.
+tolerate, if its allocatable covers the requests of its pods and this one, if the host ports are free, if the volumes of
+the pod can be used there, and if the pod affinity of the pod and of the placed pods allows it. Scores compare the pod's
+preferences first, then the number of pods of the same owner, the number of pods, free CPU, and the name, so that the
+same snapshot has the same result. Pods are scheduled by priority, then by age.
 """
 
 from __future__ import annotations
@@ -26,10 +26,17 @@ from api.core.resource_requests import (
     pod_requests,
 )
 from api.meta import quantity
-from master.controllers.actions import Failed, isolate_errors
+from master.controllers.actions import Failed, Update, isolate_errors
 from master.controllers.events import SCHEDULER
 from master.controllers.nodes.taints import effective_taints
 from master.controllers.scheduling.pod_affinity import PlacedPods, PodConstraints
+from master.controllers.scheduling.volume_binding import (
+    NO_STORAGE,
+    PodVolumes,
+    StorageObjects,
+    VolumeBinder,
+    fill_binder,
+)
 from master.resources.metadata import controller_of
 
 NODE_UNSCHEDULABLE = "node(s) were unschedulable"
@@ -52,6 +59,19 @@ class Unschedulable:
 
     pod: Pod
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingForVolumes:
+    """A pod whose node is selected and whose claims are not bound yet.
+
+    `choices` are the writes that choose volumes or the node for the claims. `problem` is why a volume is not
+    provisioned; empty if none is known.
+    """
+
+    pod: Pod
+    choices: tuple[Update, ...]
+    problem: str
 
 
 @dataclass
@@ -80,15 +100,26 @@ class PodRequirements:
     requests: Amounts
     ports: tuple[ContainerPort, ...]
     constraints: PodConstraints
+    binder: VolumeBinder
+    volumes: PodVolumes
+
+
+SchedulingResult = Scheduled | WaitingForVolumes | Unschedulable
 
 
 def schedule(
-    nodes: Iterable[Node], pods: Iterable[Pod], namespaces: Iterable[Namespace] = ()
-) -> Iterator[Scheduled | Unschedulable | Failed]:
+    nodes: Iterable[Node],
+    pods: Iterable[Pod],
+    namespaces: Iterable[Namespace] = (),
+    storage: StorageObjects = NO_STORAGE,
+    binder: VolumeBinder | None = None,
+) -> Iterator[SchedulingResult | Failed]:
     """Yield a result for every pod that needs a node.
 
-    A node that cannot be read is not feasible. A placed pod that cannot be read requests nothing.
+    A node that cannot be read is not feasible. A placed pod that cannot be read requests nothing. `binder` is filled
+    with the storage, and shows the choices of the pass.
     """
+    binder = VolumeBinder() if binder is None else binder
     all_pods = tuple(pods)
     sorted_nodes = sorted(nodes, key=lambda node: node.metadata.name)
     node_infos: dict[str, NodeInfo] = {}
@@ -105,22 +136,35 @@ def schedule(
         placed_pods.add(pod, pod.spec.node_name)
         return ()
 
-    def select(pod: Pod) -> Iterator[Scheduled | Unschedulable]:
-        result = _select_node(_requirements(pod, placed_pods), tuple(node_infos.values()))
+    def select(pod: Pod) -> Iterator[SchedulingResult]:
+        requirements = _requirements(pod, placed_pods, binder)
+        result = _select_node(requirements, tuple(node_infos.values()))
         if isinstance(result, Scheduled):
             node_infos[result.node].add_pod(pod)
             placed_pods.add(pod, result.node)
+            if requirements.volumes.unbound:
+                choices = tuple(binder.choose(requirements.volumes, node_infos[result.node].node))
+                yield WaitingForVolumes(pod, choices, requirements.volumes.waiting)
+                return
         elif pod.status.nominated_node_name in node_infos:
             node_infos[pod.status.nominated_node_name].add_pod(pod)  # Reserves the room that preemption makes.
         yield result
 
+    yield from fill_binder(binder, storage)
     yield from isolate_errors(sorted_nodes, add_node)
     placed = (pod for pod in all_pods if pod.spec.node_name in node_infos and pod.status.phase not in FINAL_PHASES)
     yield from isolate_errors(placed, add_placed)
     yield from isolate_errors(sorted(filter(needs_scheduling, all_pods), key=_queue_order), select)
 
 
-def fits(pod: Pod, node: str, nodes: Iterable[Node], pods: Iterable[Pod], namespaces: Iterable[Namespace] = ()) -> bool:
+def fits(
+    pod: Pod,
+    node: str,
+    nodes: Iterable[Node],
+    pods: Iterable[Pod],
+    namespaces: Iterable[Namespace],
+    binder: VolumeBinder,
+) -> bool:
     """Return whether a node is feasible for the pod, with these pods placed."""
     all_nodes, placed = tuple(nodes), tuple(pods)
     node_info = _node_info(next(candidate for candidate in all_nodes if candidate.metadata.name == node))
@@ -130,15 +174,16 @@ def fits(pod: Pod, node: str, nodes: Iterable[Node], pods: Iterable[Pod], namesp
     placed_pods = PlacedPods(
         all_nodes, placed, {namespace.metadata.name: namespace.metadata.labels for namespace in namespaces}
     )
-    return not _filter(_requirements(pod, placed_pods), node_info)
+    return not _filter(_requirements(pod, placed_pods, binder), node_info)
 
 
 def _node_info(node: Node) -> NodeInfo:
     return NodeInfo(node, allocatable(node), effective_taints(node))
 
 
-def _requirements(pod: Pod, placed_pods: PlacedPods) -> PodRequirements:
-    return PodRequirements(pod, pod_requests(pod), tuple(host_ports(pod)), placed_pods.constraints_of(pod))
+def _requirements(pod: Pod, placed_pods: PlacedPods, binder: VolumeBinder) -> PodRequirements:
+    constraints, volumes = placed_pods.constraints_of(pod), binder.volumes_of(pod)
+    return PodRequirements(pod, pod_requests(pod), tuple(host_ports(pod)), constraints, binder, volumes)
 
 
 def needs_scheduling(pod: Pod) -> bool:
@@ -163,6 +208,9 @@ def _owner_uid(pod: Pod) -> str:
 
 
 def _select_node(requirements: PodRequirements, node_infos: Sequence[NodeInfo]) -> Scheduled | Unschedulable:
+    if requirements.volumes.problem:
+        message = f"0/{len(node_infos)} nodes are available: {requirements.volumes.problem}."
+        return Unschedulable(requirements.pod, message)
     reasons, feasible = Counter[str](), list[NodeInfo]()
     for node_info in node_infos:
         if node_reasons := _filter(requirements, node_info):
@@ -208,8 +256,11 @@ def _filter(requirements: PodRequirements, node_info: NodeInfo) -> list[str]:
         _insufficient(shortage.name, shortage.requested)
         for shortage in insufficient_resources(requirements.requests, node_info.used, node_info.allocatable)
     ]
-    reason = requirements.constraints.reason(meta.labels)
-    return insufficient or ([reason] if reason else [])
+    if insufficient:
+        return insufficient
+    reason = requirements.binder.reason(requirements.volumes, node_info.node)
+    reason = reason or requirements.constraints.reason(meta.labels)
+    return [reason] if reason else []
 
 
 def _insufficient(name: str, requested: int) -> str:

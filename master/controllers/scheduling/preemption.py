@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from api.core.node import Namespace, Node
 from api.core.pod import FINAL_PHASES, Pod
 from master.controllers.scheduling.algorithm import fits
+from master.controllers.scheduling.volume_binding import VolumeBinder
 from master.resources.disruption_budgets import PodDisruptionBudget, covers
 
 NEVER = "Never"
@@ -40,6 +41,7 @@ class ClusterView:
     lowest_priority: int
     namespaces: Sequence[Namespace]
     budgets: Sequence[PodDisruptionBudget]
+    binder: VolumeBinder
 
 
 def priority(pod: Pod) -> int:
@@ -52,6 +54,7 @@ def cluster_view(
     pods: Iterable[Pod],
     namespaces: Iterable[Namespace],
     budgets: Iterable[PodDisruptionBudget],
+    binder: VolumeBinder,
 ) -> ClusterView:
     """Return the view of a whole cluster."""
     placed = tuple(pod for pod in pods if pod.spec.node_name and pod.status.phase not in FINAL_PHASES)
@@ -60,7 +63,7 @@ def cluster_view(
     for pod in placed:
         pods_by_node.get(pod.spec.node_name, []).append(pod)
     lowest_priority = min(map(priority, placed), default=0)
-    return ClusterView(all_nodes, placed, pods_by_node, lowest_priority, tuple(namespaces), tuple(budgets))
+    return ClusterView(all_nodes, placed, pods_by_node, lowest_priority, tuple(namespaces), tuple(budgets), binder)
 
 
 def preemption(pod: Pod, cluster: ClusterView) -> Preemption | None:
@@ -102,7 +105,7 @@ def _candidate_cost(name: str, victims: Sequence[Pod]) -> tuple[object, ...]:
 def _fits_without(pod: Pod, node: str, cluster: ClusterView, victims: Sequence[Pod]) -> bool:
     uids = {other.metadata.uid for other in victims}
     remaining = [other for other in cluster.pods if other.metadata.uid not in uids]
-    return fits(pod, node, cluster.nodes, remaining, cluster.namespaces)
+    return fits(pod, node, cluster.nodes, remaining, cluster.namespaces, cluster.binder)
 
 
 def _minimal_victims(

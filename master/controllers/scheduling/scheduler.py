@@ -10,17 +10,26 @@ from msgspec.structs import replace
 
 from api.core.node import Namespace, Node
 from api.core.pod import Pod
+from api.core.storage import LocalVolume, PersistentVolume, PersistentVolumeClaim
 from api.meta.selectors import compile_selector
 from api.meta.types import Condition
 from master.controllers import events
 from master.controllers.actions import Action, Delete, Failed, Update, isolate_errors
 from master.controllers.context import Lister
 from master.controllers.events import SCHEDULER
-from master.controllers.scheduling.algorithm import Scheduled, Unschedulable, needs_scheduling, schedule
+from master.controllers.scheduling.algorithm import (
+    Scheduled,
+    Unschedulable,
+    WaitingForVolumes,
+    needs_scheduling,
+    schedule,
+)
 from master.controllers.scheduling.preemption import ClusterView, Preemption, cluster_view, preemption
+from master.controllers.scheduling.volume_binding import BINDING, NO_STORAGE, StorageObjects, VolumeBinder
 from master.registry.pods import with_node
 from master.resources.disruption_budgets import PodDisruptionBudget, with_disruption_target
 from master.resources.metadata import format_time
+from master.resources.volumes import StorageClass
 
 MAX_PER_PASS = 500
 """Pods bound in one pass."""
@@ -32,6 +41,7 @@ def reconcile(
     namespaces: Iterable[Namespace],
     budgets: Iterable[PodDisruptionBudget],
     now: datetime.datetime,
+    storage: StorageObjects = NO_STORAGE,
 ) -> Iterator[Action]:
     """Yield the actions for all pods that need a node.
 
@@ -43,10 +53,10 @@ def reconcile(
         return
     failed_uids: set[str] = set()
     usable_budgets: list[PodDisruptionBudget] = []
+    binder = VolumeBinder()
 
     def add_budget(budget: PodDisruptionBudget) -> tuple[()]:
-        if budget.spec.selector is not None:
-            compile_selector(budget.spec.selector)
+        _check_budget(budget)
         usable_budgets.append(budget)
         return ()
 
@@ -54,11 +64,11 @@ def reconcile(
     def cluster() -> ClusterView:
         usable_nodes = (node for node in all_nodes if node.metadata.uid not in failed_uids)
         usable_pods = (pod for pod in all_pods if pod.metadata.uid not in failed_uids)
-        return cluster_view(usable_nodes, usable_pods, all_namespaces, usable_budgets)
+        return cluster_view(usable_nodes, usable_pods, all_namespaces, usable_budgets, binder)
 
     yield from isolate_errors(budgets, add_budget)
     bound, has_preempted = 0, False
-    for result in schedule(all_nodes, all_pods, all_namespaces):
+    for result in schedule(all_nodes, all_pods, all_namespaces, storage, binder):
         if isinstance(result, Failed):
             failed_uids.add(result.object.metadata.uid)
             yield result
@@ -68,11 +78,27 @@ def reconcile(
             bound += 1
             if bound == MAX_PER_PASS:
                 return
+        elif isinstance(result, WaitingForVolumes):
+            yield from _wait_for_volumes(result, now)
         else:
             preempt = None if has_preempted else partial(preemption, cluster=cluster())
             for action in isolate_errors((result.pod,), partial(_unschedulable, result, preempt, now)):
                 has_preempted |= isinstance(action, Delete)
                 yield action
+
+
+def _check_budget(budget: PodDisruptionBudget) -> None:
+    """Compile the selector of a budget. Raises for a selector that cannot be read."""
+    if budget.spec.selector is not None:
+        compile_selector(budget.spec.selector)
+
+
+def _wait_for_volumes(result: WaitingForVolumes, now: datetime.datetime) -> Iterator[Action]:
+    """Yield the choices for the claims of a pod, and the pod with the reason if a volume is not provisioned."""
+    yield from result.choices
+    if result.problem:
+        failure = Unschedulable(result.pod, BINDING + result.problem)
+        yield from isolate_errors((result.pod,), partial(_unschedulable, failure, None, now))
 
 
 def _unschedulable(
@@ -117,4 +143,10 @@ def with_unschedulable(result: Unschedulable, now: datetime.datetime) -> Pod:
 def sync_scheduler(lister: Lister) -> Iterable[Action]:
     """Schedule the pods that have no node."""
     nodes, pods, budgets = lister.list(Node), lister.list(Pod), lister.list(PodDisruptionBudget)
-    return reconcile(nodes, pods, lister.list(Namespace), budgets, lister.now)
+    storage = StorageObjects(
+        lister.list(PersistentVolumeClaim),
+        lister.list(PersistentVolume),
+        lister.list(StorageClass),
+        lister.list(LocalVolume),
+    )
+    return reconcile(nodes, pods, lister.list(Namespace), budgets, lister.now, storage)

@@ -64,7 +64,7 @@ async def test_token_file_is_rewritten_only_when_the_token_is_renewed(tmp_path: 
 
     async with issuer.tokens() as tokens, server.client() as client, _tasks() as spawn:
         references = ObjectCache(client, spawn, lambda _: None)
-        volumes = VolumeManager(UID, references, tokens, host, fake_event_recorder.for_pod(POD))
+        volumes = VolumeManager(UID, references, tokens, host, fake_event_recorder.for_pod(POD), lambda: None)
         await volumes.prepare_for_start(POD)
         assert await volumes.set_up(POD, NOW, defer_tokens=True) == ("", None)
         assert not issuer.requests, "a token is all that is lacking"

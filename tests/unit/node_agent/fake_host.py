@@ -161,6 +161,7 @@ class FakeHost:
             probes=ProbeDependencies(self.prober, lambda: 0.0, steady_clock()),
             statuses=RecordedStatuses(self),
             events=self.recorder,
+            node=lambda: None,
         )
         return factory.create(replace(pod, status=self.status) if self.status.phase else pod)
 

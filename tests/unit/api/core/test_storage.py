@@ -13,6 +13,9 @@ from api.validation.registry import check_update, decode, default
 DISK: dict[str, Any] = {
     "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"], "nfs": {"server": "files", "path": "/srv"}
 }  # fmt: skip
+ON_NODE: dict[str, Any] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+    {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-1"]}
+]}]}}  # fmt: skip
 CLAIM: dict[str, Any] = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": "1Gi"}}}
 
 
@@ -37,9 +40,21 @@ def paths(kind: type[Object], spec: dict[str, Any]) -> list[str]:
         ({"capacity": {"storage": "much"}}, ["spec.capacity[storage]"]),
         ({"accessModes": []}, ["spec.accessModes"]),
         ({"accessModes": ["ReadWrite", "ReadWriteOncePod"]}, ["spec.accessModes[0]", "spec.accessModes[1]"]),
-        ({"persistentVolumeReclaimPolicy": "Delete"}, ["spec.persistentVolumeReclaimPolicy"]),
+        *[({"persistentVolumeReclaimPolicy": name}, []) for name in ("Retain", "Delete", "Recycle")],
+        ({"persistentVolumeReclaimPolicy": "Keep"}, ["spec.persistentVolumeReclaimPolicy"]),
         ({"volumeMode": "Block"}, ["spec.volumeMode"]),
-        ({"nodeAffinity": {"required": {}}}, ["spec.nodeAffinity"]),
+        ({"nodeAffinity": {"required": {}}}, ["spec.nodeAffinity.required.nodeSelectorTerms"]),
+        ({"nodeAffinity": {}}, ["spec.nodeAffinity.required"]),
+        ({"nodeAffinity": ON_NODE}, []),
+        ({"nfs": None, "local": {"path": "/disks/a"}, "nodeAffinity": ON_NODE}, []),
+        ({"nfs": None, "local": {"path": "/disks/a"}}, ["spec.nodeAffinity"]),
+        ({"nfs": None, "local": {"path": "a"}, "nodeAffinity": ON_NODE}, ["spec.local.path"]),
+        ({"nfs": None, "local": {"path": "/a/../b"}, "nodeAffinity": ON_NODE}, ["spec.local.path"]),
+        ({"nfs": None, "local": {"path": "/a", "fsType": "ext4"}, "nodeAffinity": ON_NODE}, ["spec.local.fsType"]),
+        (
+            {"nfs": None, "local": {"path": "/a"}, "nodeAffinity": ON_NODE, "mountOptions": ["suid"]},
+            ["spec.mountOptions"],
+        ),
         ({"claimRef": {"name": "c"}}, ["spec.claimRef"]),
         ({"mountOptions": ["ro,suid", "-o"]}, ["spec.mountOptions[0]", "spec.mountOptions[1]"]),
     ],
@@ -75,6 +90,9 @@ def test_volume_source_and_claim_spec_are_immutable() -> None:
     disk, claim = made(PersistentVolume, DISK), made(PersistentVolumeClaim, CLAIM)
     elsewhere = made(PersistentVolume, DISK | {"nfs": {"server": "other", "path": "/srv"}})
     assert [problem.path for problem in check_update(disk, elsewhere)] == ["spec.persistentvolumesource"]
+    pinned = made(PersistentVolume, DISK | {"nodeAffinity": ON_NODE})
+    assert not list(check_update(disk, pinned))
+    assert [problem.path for problem in check_update(pinned, disk)] == ["spec.nodeAffinity"]
     assert not list(check_update(disk, made(PersistentVolume, DISK | {"mountOptions": ["ro"]})))
     named = made(PersistentVolumeClaim, CLAIM | {"volumeName": "disk"})
     assert not list(check_update(claim, named))

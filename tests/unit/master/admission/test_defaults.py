@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from master.admission.defaults import DEFAULT_CLASS_ANNOTATION, apply_default_class
+from api.core.storage import PersistentVolumeClaim, PersistentVolumeClaimSpec
+from master.admission.defaults import DEFAULT_CLASS_ANNOTATION, apply_default_class, apply_default_storage_class
 from master.resources.ingresses import CLASS_ANNOTATION, Ingress, IngressClass, IngressSpec
 from tests.unit.master.examples import meta
 
@@ -39,3 +40,21 @@ def test_ingress_keeps_its_named_class() -> None:
         Ingress(metadata=meta("web", annotations={CLASS_ANNOTATION: "mine"})),
     ):
         assert apply_default_class(ingress, [NEW]) is ingress
+
+
+@pytest.mark.parametrize(
+    ("named", "annotations", "default", "wanted"),
+    [
+        (None, {}, "local", "local"),
+        (None, {}, "", None),
+        ("", {}, "local", ""),
+        ("ssd", {}, "local", "ssd"),
+        (None, {"volume.beta.kubernetes.io/storage-class": "ssd"}, "local", None),
+    ],
+)
+def test_claim_gets_the_default_class_unless_it_names_one(
+    named: str | None, annotations: dict[str, str], default: str, wanted: str | None
+) -> None:
+    spec = PersistentVolumeClaimSpec(storage_class_name=named)
+    claim = PersistentVolumeClaim(metadata=meta("data", annotations=annotations), spec=spec)
+    assert apply_default_storage_class(claim, default).spec.storage_class_name == wanted

@@ -80,6 +80,7 @@ def test_system_masters_may_do_everything() -> None:
 
 
 QUERY = ("podlane.io", "nodequeries")
+LOCAL = ("podlane.io", "localvolumes")
 LEASE = ("coordination.k8s.io", "leases")
 DRIVERS = ("storage.k8s.io", "csinodes")
 SLICES = ("resource.k8s.io", "resourceslices")
@@ -93,6 +94,9 @@ ALLOWED_TO_NODES = [
     node_request("deletecollection", *SLICES, selected_node="n1"),
     node_request("watch", *SLICES, selected_node="n1"),
     node_request("watch", *QUERY, selected_node="n1"),
+    node_request("watch", *LOCAL, selected_node="n1"),
+    node_request("get", *LOCAL, name="pvc-1", bound_node="n1"),
+    node_request("update", *LOCAL, subresource="status", name="pvc-1", bound_node="n1"),
     node_request("update", *QUERY, subresource="status", name="q", bound_node="n1"),
     node_request("list", resource="nodes"),
     node_request("watch", resource="namespaces"),
@@ -134,6 +138,14 @@ REFUSED_TO_NODES = [
     node_request("list", *SLICES),
     node_request("delete", *SLICES, name="s", bound_node="n2"),
     node_request("create", *SLICES),
+    node_request("list", *LOCAL),
+    node_request("watch", *LOCAL, selected_node="n2"),
+    node_request("get", *LOCAL, name="pvc-1", bound_node="n2"),
+    node_request("update", *LOCAL, subresource="status", name="pvc-1", bound_node="n2"),
+    node_request("update", *LOCAL, name="pvc-1", bound_node="n1"),
+    node_request("patch", *LOCAL, subresource="status", name="pvc-1", bound_node="n1"),
+    node_request("create", *LOCAL),
+    node_request("delete", *LOCAL, name="pvc-1", bound_node="n1"),
     node_request("list", *QUERY),
     node_request("watch", *QUERY, selected_node="n2"),
     node_request("get", *QUERY, name="q", bound_node="n2"),

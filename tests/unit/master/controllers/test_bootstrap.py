@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from api.meta.types import ObjectMeta
 from api.network.types import ClusterNetwork
 from master.controllers import bootstrap
 from master.controllers.actions import Update
 from master.resources.namespaces import SYSTEM_NAMESPACES
 from master.resources.services import ServiceCIDR
+from master.resources.volumes import StorageClass
 from tests.unit.master.action_lines import CONFIG, FLAT, lines
 from tests.unit.master.examples import meta, namespace
 
@@ -45,3 +47,16 @@ def test_service_network_is_readable() -> None:
     assert list(bootstrap.bootstrap_service_cidr(CONFIG, actual)) == []
     other = replace(actual, spec=replace(actual.spec, cidrs=("10.96.0.0/12",)))
     assert list(bootstrap.bootstrap_service_cidr(CONFIG, other)) == [Update(actual, other)]
+
+
+def test_class_of_local_volumes_is_the_default_if_there_is_none() -> None:
+    annotation = {"storageclass.kubernetes.io/is-default-class": "true"}
+    (created,) = bootstrap.bootstrap_storage_class([])
+    assert (created.object.metadata.name, created.object.metadata.annotations) == ("local", annotation)
+    assert isinstance(created.object, StorageClass)
+    assert not list(bootstrap.bootstrap_storage_class([created.object]))
+    own = StorageClass(metadata=ObjectMeta(name="own", annotations=annotation))
+    (beside,) = bootstrap.bootstrap_storage_class([own])
+    assert beside.object.metadata.annotations == {}, "the administrator's default stays"
+    changed = StorageClass(metadata=ObjectMeta(name="local"))
+    assert not list(bootstrap.bootstrap_storage_class([changed])), "a class that an administrator has changed stays"

@@ -17,6 +17,7 @@ from master.controllers.actions import ForceDelete, Update
 from master.controllers.persistent_volumes import bind_volumes, release_protection
 from master.resources.metadata import with_metadata
 from master.resources.scheme import BY_KIND
+from master.resources.volumes import DEFAULT_CLASS_ANNOTATIONS, StorageClass
 from tests.unit.master.examples import meta
 from tests.unit.node_agent.examples import make_pod
 
@@ -42,16 +43,18 @@ Items = list[PersistentVolume | PersistentVolumeClaim]
 def settled(*items: PersistentVolume | PersistentVolumeClaim, usual: str = "") -> Items:
     """Return the state when nothing is left to write. Two passes must suffice."""
     held: Items = list(items)
+    default_class = StorageClass(metadata=meta(usual, annotations={DEFAULT_CLASS_ANNOTATIONS[0]: "true"}))
+    classes = [default_class] if usual else []
     for _ in range(2):
         for change in bind_volumes(
             [obj for obj in held if isinstance(obj, PersistentVolume)],
             [obj for obj in held if isinstance(obj, PersistentVolumeClaim)],
-            usual,
+            classes,
         ):
             assert isinstance(change, Update)
             held[next(index for index, obj in enumerate(held) if obj is change.before)] = change.object  # type: ignore[call-overload]
     volumes = [obj for obj in held if isinstance(obj, PersistentVolume)]
-    assert not list(bind_volumes(volumes, [obj for obj in held if isinstance(obj, PersistentVolumeClaim)], usual))
+    assert not list(bind_volumes(volumes, [obj for obj in held if isinstance(obj, PersistentVolumeClaim)], classes))
     return held
 
 

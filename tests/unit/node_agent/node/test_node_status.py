@@ -73,7 +73,10 @@ def test_node_registers_with_labels_and_taints() -> None:
         "kubernetes.io/arch": "amd64",
         "beta.kubernetes.io/os": "linux",
         "beta.kubernetes.io/arch": "amd64",
+        "podlane.io/local-volumes": "true",
     }
+    without = new_node(changed(SELF, has_local_volumes=False), HOST_FACTS, WELL, NOW)
+    assert without.metadata.labels["podlane.io/local-volumes"] == "false"
     assert node.spec.taints == (Taint(key="gpu", value="a100", effect="NoSchedule"),)
     assert parse_taint("down:NoExecute") == Taint(key="down", effect="NoExecute")
     assert list(check(node)) == []

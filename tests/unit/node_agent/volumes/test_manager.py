@@ -81,7 +81,7 @@ async def test_volume_setup_is_retried_with_back_off(tmp_path: Path) -> None:
     pod = make_pod(spec=f"  volumes: [{{name: v, hostPath: {{path: {tmp_path}/none, type: File}}}}]")
     delays, now, recorder = [], NOW, FakeEventRecorder()
     async with fake_host(tmp_path / "w") as host:
-        volumes = VolumeManager(UID, host.references, host.tokens, host.host, recorder.for_pod(pod))
+        volumes = VolumeManager(UID, host.references, host.tokens, host.host, recorder.for_pod(pod), lambda: None)
         for _ in range(11):
             lacking, retry_at = await volumes.set_up(pod, now)
             assert "hostPath type check failed" in lacking
@@ -112,7 +112,9 @@ async def test_volume_files_follow_their_object_while_the_pod_runs(tmp_path: Pat
 async def test_unchanged_volumes_are_not_set_up_until_a_container_starts(tmp_path: Path) -> None:
     async with fake_host(tmp_path / "w") as host:
         host.objects.put(SETTINGS)
-        volumes = VolumeManager(UID, host.references, host.tokens, host.host, host.recorder.for_pod(FILES))
+        volumes = VolumeManager(
+            UID, host.references, host.tokens, host.host, host.recorder.for_pod(FILES), lambda: None
+        )
         await volumes.prepare_for_start(FILES)
         assert await volumes.set_up(FILES, NOW) == ("", None)
         written = Path(volume_dir(pod_dir(host.host, UID), FILES.spec.volumes[0]))

@@ -8,12 +8,25 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from api.core.node import Node
+from api.core.pod import Pod
 from api.core.references import Reference, pod_refs
 from api.core.storage import PersistentVolume, PersistentVolumeClaim
 from api.core.volumes import Volume
 from api.meta.types import Object, ObjectMeta
-from node_agent.volumes.paths import SubPath, binds, claimed_volumes, resolve_claim, sub_paths, tmpfs_size, volume_dir
-from reconcile.errors import DriverError, Refused
+from api.validation.registry import decode
+from node_agent.volumes.paths import (
+    SubPath,
+    binds,
+    claim_paths,
+    claimed_volumes,
+    local_path,
+    resolve_claim,
+    sub_paths,
+    tmpfs_size,
+    volume_dir,
+)
+from reconcile.errors import DriverError, NotReady, Refused
 from tests.unit.node_agent.examples import make_pod
 
 VOLUMES = (
@@ -123,7 +136,7 @@ def test_claim_resolves_to_its_persistent_volume() -> None:
     assert pod_refs(POD) == {CLAIM}
     claim_objects = objects(NFS)
     assert list(claimed_volumes({CLAIM: claim_objects[CLAIM]})) == [DISK]
-    volume, options = resolve_claim(POD.spec.volumes[0], "red", claim_objects)
+    volume, options = resolve_claim(POD.spec.volumes[0], "red", claim_objects, None)
     assert volume.nfs is not None
     assert (volume.nfs.server, volume.nfs.read_only, options) == ("files", False, ("nolock",))
     pod = replace(POD, spec=replace(POD.spec, volumes=(volume,)))
@@ -134,7 +147,7 @@ def test_claim_resolves_to_its_persistent_volume() -> None:
 def test_read_only_claim_is_mounted_read_only(source: dict[str, Any]) -> None:
     pod_volume = POD.spec.volumes[0]
     claim = replace(pod_volume.persistent_volume_claim, read_only=True)  # type: ignore[type-var]
-    volume, _ = resolve_claim(replace(pod_volume, persistent_volume_claim=claim), "red", objects(source))
+    volume, _ = resolve_claim(replace(pod_volume, persistent_volume_claim=claim), "red", objects(source), None)
     pod = replace(POD, spec=replace(POD.spec, volumes=(volume,)))
     (bind,) = binds(pod, pod.spec.containers[0], "/pods/u")
     assert bind.endswith(":/v:ro")
@@ -152,5 +165,44 @@ def test_read_only_claim_is_mounted_read_only(source: dict[str, Any]) -> None:
 )
 def test_unbound_claim_reports_why(claim_objects: dict[Reference, Object], message: str) -> None:
     with pytest.raises(DriverError) as error:
-        resolve_claim(POD.spec.volumes[0], "red", claim_objects)
+        resolve_claim(POD.spec.volumes[0], "red", claim_objects, None)
     assert str(error.value) == message
+
+
+LOCAL = {
+    "local": {"path": "/disks/one"},
+    "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+        {"key": "kubernetes.io/hostname", "operator": "In", "values": ["node-1"]}
+    ]}]}},
+}  # fmt: skip
+
+
+def node_named(name: str) -> Node:
+    return Node(metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name}))
+
+
+def test_local_volume_is_mounted_in_the_pods_directory() -> None:
+    volume, _ = resolve_claim(POD.spec.volumes[0], "red", objects(LOCAL), node_named("node-1"))
+    assert local_path(volume) == "/disks/one"
+    pod = replace(POD, spec=replace(POD.spec, volumes=(volume,)))
+    assert binds(pod, pod.spec.containers[0], "/pods/u") == ("/pods/u/volumes/kubernetes.io~local-volume/v:/v",)
+    paths = claim_paths(POD, objects(LOCAL), "/pods/u", node_named("node-1"))
+    assert paths == {"v": "/pods/u/volumes/kubernetes.io~local-volume/v"}
+
+
+@pytest.mark.parametrize("source", [LOCAL, LOCAL | {"local": None, "hostPath": {"path": "/srv"}}])
+def test_volume_is_refused_on_a_node_that_its_affinity_excludes(source: dict[str, Any]) -> None:
+    resolve_claim(POD.spec.volumes[0], "red", objects(source), node_named("node-1"))
+    with pytest.raises(Refused, match="no matching NodeSelectorTerms"):
+        resolve_claim(POD.spec.volumes[0], "red", objects(source), node_named("node-2"))
+    with pytest.raises(NotReady, match="not registered"):
+        resolve_claim(POD.spec.volumes[0], "red", objects(source), None)
+
+
+def test_pod_cannot_name_a_local_volume_itself() -> None:
+    """The path of a local volume comes from a PersistentVolume only, which projects cannot create."""
+    volume = {"name": "v", "local": {"path": "/etc"}}
+    document = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"volumes": [volume]}}
+    pod, errors, warnings = decode(Pod, document)
+    assert any("spec.volumes[0].local" in text for text in (*map(str, errors), *warnings))
+    assert pod is None or local_path(pod.spec.volumes[0]) == ""

@@ -16,6 +16,7 @@ from api.meta.types import ObjectMeta
 from master.controllers.actions import Action, Create, Delete, Update
 from master.controllers.scheduling import scheduler
 from master.controllers.scheduling.preemption import Preemption, cluster_view, preemption
+from master.controllers.scheduling.volume_binding import VolumeBinder
 from master.resources.disruption_budgets import PodDisruptionBudget, PodDisruptionBudgetSpec, PodDisruptionBudgetStatus
 from tests.unit.master.examples import node, pod
 
@@ -31,7 +32,7 @@ def at(name: str, cpu: int, priority: int = 0, on: str = "a", **status: str) -> 
 
 def preempt(new: Pod, pods: Iterable[Pod], *nodes: Node, budgets: tuple[PodDisruptionBudget, ...] = ()) -> list[str]:
     """Return the node and the names of the victims."""
-    answer = preemption(new, cluster_view(nodes or (SMALL,), pods, (), budgets))
+    answer = preemption(new, cluster_view(nodes or (SMALL,), pods, (), budgets, VolumeBinder()))
     return [] if answer is None else [answer.node, *sorted(victim.metadata.name for victim in answer.victims)]
 
 
@@ -128,7 +129,7 @@ def test_preemption_victims_have_lower_priority_and_are_all_necessary(
 ) -> None:
     there = [at(f"p{number}", *arguments) for number, arguments in enumerate(rows)]
     used = sum(size for size, _ in rows)
-    answer = preemption(at("new", cpu, priority, on=""), cluster_view([SMALL], there, (), ()))
+    answer = preemption(at("new", cpu, priority, on=""), cluster_view([SMALL], there, (), (), VolumeBinder()))
     if answer is None:
         lower = sum(size for size, rank in rows if rank < priority)
         assert used - lower + cpu > 4 or not lower
