@@ -1,4 +1,4 @@
-"""Debian machines with systemd as PID 1, in systemd-nspawn: own processes, packages and network, the kernel of this host.
+"""Debian machines with systemd as PID 1, in systemd-nspawn: own processes, packages and network, this host's kernel.
 
 The root of a machine is an overlay over the directories below it; what it writes is in memory. A machine that is
 switched off keeps its files. Its network namespace is made at each start, as a computer finds its cable.
@@ -36,7 +36,12 @@ exec /lib/systemd/systemd
 """
 """Makes the hierarchies of cgroup v1 writable, which systemd-nspawn leaves read-only."""
 
-SYSTEM_CALLS = "@clock @cpu-emulation @debug @module @obsolete @raw-io @reboot @swap bpf keyctl add_key request_key perf_event_open"
+SYSTEM_CALLS = " ".join(
+    (
+        *("@clock", "@cpu-emulation", "@debug", "@module", "@obsolete", "@raw-io", "@reboot", "@swap"),
+        *("bpf", "keyctl", "add_key", "request_key", "perf_event_open"),
+    )
+)
 
 
 def missing() -> str:

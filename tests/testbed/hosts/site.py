@@ -54,7 +54,9 @@ ADDRESS_SCRIPT = """\
 ip addr replace {address}/{length} dev {device}
 ip link set {device} up
 ip route replace default via {outside}
-while read -r word resolver; do [ "$word" != nameserver ] || ip route replace unreachable "$resolver"; done < /etc/resolv.conf
+while read -r word resolver; do
+    [ "$word" != nameserver ] || ip route replace unreachable "$resolver"
+done < /etc/resolv.conf
 """
 BRIDGE_SCRIPT = """\
 vsctl="ovs-vsctl --timeout=30"
@@ -214,9 +216,8 @@ class Site:
             host.wait_booted()
 
     def _start_master(self) -> None:
-        self.master.shell(
-            f"sed -i 's/^advertiseAddress: .*/advertiseAddress: {UNDERLAY.network_address + 2}/' /etc/podlane/master.yaml"
-        )
+        address = UNDERLAY.network_address + 2
+        self.master.shell(f"sed -i 's/^advertiseAddress: .*/advertiseAddress: {address}/' /etc/podlane/master.yaml")
         self.master.run("systemctl", "enable", "--now", "podlane-master")
         self._admin.write_bytes(self.master.path(ADMIN).read_bytes())
 
