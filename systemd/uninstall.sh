@@ -63,7 +63,7 @@ restore_sysctls() {
         if [[ $name == net.ipv4.ip_forward && -e /sys/class/net/docker0 ]]; then
             echo "$name stays 1 for docker0"
         else
-            sysctl -q -w "$name=$value" || true
+            sysctl -q -w "$name=$value" 2>/dev/null || true # those of tun0 are gone with it
         fi
     done <"$state/sdn/sysctls"
     rm "$state/sdn/sysctls"

@@ -67,6 +67,9 @@ until ip link show {device} >/dev/null; do sleep 0.05; done
 ROUTE_SCRIPT = "ovs-appctl ovs/route/add {network} {device}\n"
 """With the userspace datapath the network card is a port of a bridge that has the address, as lab/underlay.py says."""
 
+OPERATOR_KEYS = {"log-level": "warn"}
+"""What an operator has written into Docker's settings before the installation."""
+
 PROJECTS = ("red", "blue", "default")
 POD = """\
 apiVersion: v1
@@ -150,7 +153,7 @@ def copy_clone(host: Machine) -> None:
             target = host.root / SOURCE / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, target)
-    shutil.copytree(WHEELS, host.root / "root/wheels")
+    shutil.copytree(WHEELS, host.root / "root/wheels", dirs_exist_ok=True)
     shutil.copy("/etc/resolv.conf", host.root / "etc/resolv.conf")
 
 
@@ -165,6 +168,7 @@ def install_image(role: str) -> Path:
     host = machine(f"image-{role}")
     try:
         copy_clone(host)
+        host.write("etc/docker/daemon.json", json.dumps(OPERATOR_KEYS))
         host.start()
         install(host, role)
         host.power_off()
