@@ -33,7 +33,7 @@ lab-down: install ## stop the lab and remove everything that it created
 
 .PHONY: test
 test: install ## run every tier of tests that this machine can run (WORKERS=number of test processes)
-	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(addprefix tests/,$(TIERS)) tests/vm tests/conformance tests/browser
+	@$(BIN)/pytest -q -n $(WORKERS) --dist loadgroup --no-loadscope-reorder $(addprefix tests/,$(TIERS)) tests/vm tests/hosts tests/conformance tests/browser
 
 QUICK := tests/unit tests/golden tests/contract/store/test_store.py tests/contract/reconcile tests/contract/nameserver
 .PHONY: quick
@@ -68,6 +68,27 @@ $(KERNEL):
 	apt-get -qq -o APT::Sandbox::User=root download \
 		$$(apt-cache depends linux-image-cloud-amd64 | awk '/Depends: linux-image/ {print $$2}'); \
 	dpkg-deb -x linux-image-*.deb ../unpacked; cd ..; rm -r archives; mv unpacked/lib unpacked/boot .; rm -r unpacked
+
+HOSTS := .hosts/done
+HOSTS_PACKAGES := systemd systemd-container mmdebstrap dbus
+# What systemd/install.sh installs is there as archives, so that a test needs no download.
+HOST_PACKAGES := python3-venv openvswitch-switch docker.io nftables iproute2 busybox-static catatonit tcpdump dbus
+
+.PHONY: hosts
+hosts: install $(HOSTS) ## test a cluster on three machines with systemd (systemd-nspawn; minutes)
+	@PODLANE_HOSTS=1 $(BIN)/pytest -v -s tests/hosts
+
+$(HOSTS): pyproject.toml
+	@echo "making the root file system of bare machines, once"
+	@export DEBIAN_FRONTEND=noninteractive; apt-get -qq update; \
+	apt-get -qq install -y --no-install-recommends $(HOSTS_PACKAGES) >/dev/null
+	@rm -rf .hosts; mkdir .hosts; \
+	mmdebstrap -q --variant=apt --skip=cleanup/apt \
+		--include=systemd-sysv,dbus,ca-certificates,iproute2,procps,make,python3,iputils-ping bookworm .hosts/root
+	@chroot .hosts/root apt-get -qq install -y --no-install-recommends --download-only $(HOST_PACKAGES) >/dev/null
+	@$(BIN)/pip wheel -q --disable-pip-version-check -w .hosts/wheels . setuptools wheel \
+		2> >(grep -v '^WARNING: Location' >&2 || true); rm -rf build .hosts/wheels/podlane-*
+	@touch $@
 
 CHROMIUM := /usr/bin/chromium
 
@@ -136,6 +157,10 @@ install-master: ## install the master on this host: commands in /opt/podlane, sy
 .PHONY: install-node
 install-node: ## install a node on this host: Open vSwitch, Docker, commands, systemd units, /etc/podlane
 	@systemd/install.sh node
+
+.PHONY: uninstall
+uninstall: ## remove Podlane from this host; configuration and state stay (PURGE=1 removes them, too)
+	@systemd/uninstall.sh $(if $(PURGE),--purge)
 
 .PHONY: install
 install: packages $(VENV)/installed

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import tarfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,20 @@ TERMINFO = tuple(
 
 def load(docker_socket: str) -> None:
     """Load both images into the Docker at a unix socket, unless it has them. Raises DockerException."""
+    load_pause(docker_socket)
+    _load(docker_socket, TOOLBOX, toolbox, ['CMD ["sh"]', "ENV PATH=/bin:/sbin:/usr/bin:/usr/sbin"])
+
+
+def load_pause(docker_socket: str) -> None:
+    """Load the image of sandboxes into the Docker at a unix socket, unless it has it. Raises DockerException."""
+    _load(docker_socket, PAUSE, _pause, ['ENTRYPOINT ["/catatonit", "-P"]'])
+
+
+def _load(docker_socket: str, name: str, root: Callable[[], bytes], changes: list[str]) -> None:
     client: Any = docker.APIClient(base_url=f"unix://{docker_socket}", version="1.41", timeout=60)
     try:
-        present = {tag.partition(":")[0] for image in client.images() for tag in image["RepoTags"] or ()}
-        if PAUSE not in present:
-            client.import_image_from_data(_pause(), repository=PAUSE, changes=['ENTRYPOINT ["/catatonit", "-P"]'])
-        if TOOLBOX not in present:
-            path = "ENV PATH=/bin:/sbin:/usr/bin:/usr/sbin"
-            client.import_image_from_data(toolbox(), repository=TOOLBOX, changes=['CMD ["sh"]', path])
+        if name not in {tag.partition(":")[0] for image in client.images() for tag in image["RepoTags"] or ()}:
+            client.import_image_from_data(root(), repository=name, changes=changes)
     finally:
         client.close()
 

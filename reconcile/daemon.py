@@ -35,6 +35,33 @@ class KeyValue(logging.Formatter):
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
+class JournalKeyValue(KeyValue):
+    """Formatter of the same lines for journald: each begins with its priority (sd-daemon(3)), also in a traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines, each with the priority of the record."""
+        priority = _PRIORITIES.get(record.levelno, "<6>")
+        return "\n".join(f"{priority}{line}" for line in super().format(record).split("\n"))
+
+
+_PRIORITIES = {
+    logging.DEBUG: "<7>",
+    logging.INFO: "<6>",
+    logging.WARNING: "<4>",
+    logging.ERROR: "<3>",
+    logging.CRITICAL: "<2>",
+}
+
+
+def _writes_to_journal() -> bool:
+    """Return True if the standard error is a stream of journald, which systemd names by device and inode."""
+    try:
+        here = os.fstat(sys.stderr.fileno())
+    except (OSError, ValueError):
+        return False
+    return os.environ.get("JOURNAL_STREAM") == f"{here.st_dev}:{here.st_ino}"
+
+
 def _quoted(text: str) -> str:
     """Return a value of a line, in quotes if needed. Control characters are escaped: they may be of a client."""
     if text.isprintable() and text and not any(c in ' "=' for c in text):
@@ -54,7 +81,7 @@ def run(main: Callable[[], Awaitable[None]], level: str = "info") -> int:
     _LIBC.mallopt(_M_ARENA_MAX, 1)  # threads share one heap: they wait far more than they allocate
     sslproto.SSLProtocol.max_size = _TLS_BUFFER
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(KeyValue())
+    handler.setFormatter(JournalKeyValue() if _writes_to_journal() else KeyValue())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     return asyncio.run(_until_stopped(main))
 

@@ -23,7 +23,7 @@ from sdn.drivers.netlink import Netlink
 from sdn.drivers.nftables import Nftables, NftablesMonitor
 from sdn.drivers.openflow.client import OpenFlowClient
 from sdn.drivers.ovsdb import Ovsdb
-from sdn.host.firewall import GUARD_TABLE, TABLE
+from sdn.host.firewall import FORWARD, GUARD_TABLE, TABLE
 from sdn.host.reconciler import HostReconciler
 from sdn.metrics import Drift
 from sdn.model.host import BRIDGE
@@ -88,7 +88,7 @@ async def serve(settings: Settings) -> None:
                     dns_trigger.set()
 
         network = Loop("network", reconcile, LoopTiming(resync=settings.resync_seconds), network_trigger)
-        firewall = NftablesMonitor(drivers.nftables, (TABLE, GUARD_TABLE), on_external_change)
+        firewall = NftablesMonitor(drivers.nftables, (TABLE, GUARD_TABLE, FORWARD[1]), on_external_change)
         services = ServiceWatcher(client, on_change=proxy_trigger.set, on_first_sync=dns_trigger.set)
         proxier = Proxier(
             proxy_stages(settings, drivers, proxy_trigger.set),

@@ -82,6 +82,7 @@ class NetworkController:
         desired = self._desired_network(config)
         is_full = await timed("host", self._host.reconcile(desired))
         self._state.docker_bridge_problem = self._host.docker_bridge.not_ready_reason
+        self._state.firewall_problem = self._host.firewall_problem
         await timed("detach", self._detach_pods(config))
         await self._attacher.restore_ports(self._host.links if is_full else None)
         await self._attacher.attach_pods(desired)

@@ -17,12 +17,14 @@ class NetworkState:
     `config` is the newest network configuration, None while the API does not give one. `network` is what the switch
     has flows for, None until the first successful pass. `not_ready_reason` is empty if the last pass succeeded.
     `docker_bridge_problem` says why Docker does not get a bridge; empty if nothing prevents it.
+    `firewall_problem` names tables of others that may drop packets of pods; empty if there are none.
     """
 
     config: NodeNetworkConfig | None = None
     network: NodeNetwork | None = None
     not_ready_reason: str = "starting"
     docker_bridge_problem: str = ""
+    firewall_problem: str = ""
     flow_count: int = 0
     reconcile_milliseconds: float = 0.0
 

@@ -1,17 +1,19 @@
 #!/usr/bin/env bash
 # Installs Podlane on this host: commands into /opt/podlane, units, and examples of the configuration files that are
 # missing. Usage: install.sh master|node. Run it again after an update; nothing that runs is interrupted.
+# A dockerd that is here already stays as it is, whoever has installed it. uninstall.sh is the way back.
 set -euo pipefail
 
 role=${1:-}
 source=$(cd "$(dirname "$0")/.." && pwd)
+python_packages=(python3-venv)
 
 case "$role" in
-master) services=(podlane-master) configs=(master) packages=(python3-venv) ;;
+master) services=(podlane-master) configs=(master) packages=("${python_packages[@]}") ;;
 node)
     services=(podlane-sdn podlane-node-agent)
     configs=(sdn node-agent)
-    packages=(python3-venv openvswitch-switch docker.io nftables iproute2 busybox-static catatonit tcpdump dbus)
+    packages=("${python_packages[@]}" openvswitch-switch nftables iproute2 busybox-static catatonit tcpdump dbus)
     ;;
 *)
     echo "usage: $0 master|node" >&2
@@ -21,25 +23,72 @@ esac
 
 [[ $(id -u) == 0 ]] || { echo "$0: run as root" >&2; exit 1; }
 
+has_docker() {
+    command -v dockerd >/dev/null || [[ -n $(systemctl list-unit-files --no-legend docker.service) ]]
+}
+
+# Before Docker's first start: it does not take back firewall rules that it has once written.
+write_docker_settings() {
+    install -d /etc/docker
+    python3 -I - /etc/docker/daemon.json <<'PYTHON'
+import json, os, sys
+file = sys.argv[1]
+try:
+    with open(file) as present:
+        settings = json.load(present)
+except FileNotFoundError:
+    settings = {}
+except ValueError as error:
+    sys.exit(f"{file}: {error}; a JSON object is accepted. Nothing was installed")
+if not isinstance(settings, dict):
+    sys.exit(f"{file}: found {type(settings).__name__}; a JSON object is accepted. Nothing was installed")
+wanted = {"iptables": False, "live-restore": True}
+if not settings.keys() & {"bridge", "bip", "fixed-cidr", "default-gateway"}:
+    wanted["bridge"] = "none"
+added = {key: value for key, value in wanted.items() if key not in settings}
+if added:
+    with open(f"{file}.new", "w") as new:
+        new.write(json.dumps({**settings, **added}, indent=2) + "\n")
+    os.rename(f"{file}.new", file)
+    print(f"{file}: added {json.dumps(added)}")
+PYTHON
+}
+
+if [[ $role == node ]]; then
+    if has_docker; then
+        echo "Docker is here already; it and its configuration stay as they are"
+    else
+        packages+=(docker.io)
+    fi
+fi
 missing=()
 for package in "${packages[@]}"; do
-    dpkg -s "$package" >/dev/null 2>&1 || missing+=("$package")
+    [[ $(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null) == installed ]] || missing+=("$package")
 done
 if ((${#missing[@]})); then
     echo "installing ${missing[*]}"
     export DEBIAN_FRONTEND=noninteractive
     apt-get -qq update
-    apt-get -qq install -y --no-install-recommends "${missing[@]}" >/dev/null
+    if [[ " ${missing[*]} " == *" docker.io "* ]]; then
+        command -v python3 >/dev/null ||
+            apt-get -qq install -y --no-install-recommends --no-remove "${python_packages[@]}" >/dev/null
+        write_docker_settings
+    fi
+    apt-get -qq install -y --no-install-recommends --no-remove "${missing[@]}" >/dev/null
 fi
 
 echo "installing the commands into /opt/podlane"
 [[ -x /opt/podlane/bin/python ]] || python3 -m venv /opt/podlane
 /opt/podlane/bin/pip install -q --disable-pip-version-check "$source"
-install -d /opt/podlane/share/docs/{adr,operations} /opt/podlane/share/kubernetes /etc/podlane
+install -d /opt/podlane/share/docs/{adr,operations} /opt/podlane/share/kubernetes /opt/podlane/libexec /etc/podlane
 for folder in . adr operations; do
     install -m 0644 "$source/docs/$folder"/*.md "/opt/podlane/share/docs/$folder/"
 done
 install -m 0644 "$source"/systemd/kubernetes/*.yaml /opt/podlane/share/kubernetes/
+install -m 0755 "$source"/systemd/uninstall.sh /opt/podlane/libexec/uninstall
+for command in podlane "${services[@]}"; do
+    ln -sfn "/opt/podlane/bin/$command" "/usr/local/bin/$command"
+done
 
 for config in "${configs[@]}"; do
     if [[ ! -e /etc/podlane/$config.yaml ]]; then
@@ -50,9 +99,23 @@ done
 for service in "${services[@]}"; do
     install -m 0644 "$source/systemd/$service.service" /etc/systemd/system/
 done
+install -m 0644 "$source/systemd/podlane.target" /etc/systemd/system/
+install -D -m 0644 "$source/systemd/podlane.tmpfiles" /usr/lib/tmpfiles.d/podlane.conf
+systemd-tmpfiles --create podlane.conf
+if [[ $role == master ]]; then
+    install -D -m 0644 "$source/systemd/podlane.sysusers" /usr/lib/sysusers.d/podlane.conf
+    systemd-sysusers podlane.conf
+    # The master ran as root in earlier versions, and could read whatever its settings name.
+    if ! problem=$(runuser -u podlane-master -- /opt/podlane/bin/podlane-master --check 2>&1 >/dev/null); then
+        echo "/etc/podlane/master.yaml, as the user podlane-master reads it: $problem" >&2
+    fi
+fi
 if [[ $role == node ]]; then
     install -m 0644 "$source"/systemd/podlane-docker-network.{path,service} /etc/systemd/system/
-    install -D -m 0644 -t /etc/systemd/system/docker.service.d "$source"/systemd/docker.service.d/podlane.conf
+    install -m 0755 "$source/systemd/docker-network.sh" /opt/podlane/libexec/docker-network
+    # An earlier version replaced the command of docker.service, also where it is another one than Debian's.
+    rm -f /etc/systemd/system/docker.service.d/podlane.conf
+    rmdir --ignore-fail-on-non-empty /etc/systemd/system/docker.service.d 2>/dev/null || true
 fi
 systemctl daemon-reload
 echo "start with: systemctl enable --now ${services[*]}"

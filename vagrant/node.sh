@@ -15,6 +15,6 @@ make -C /vagrant install-node
 umask 077
 curl -fsS --retry 30 --retry-delay 2 --retry-all-errors "http://$master:8000/$name.kubeconfig.enc" |
     openssl enc -d -aes-256-cbc -pbkdf2 -pass env:JOIN_SECRET -out /etc/podlane/node.kubeconfig
-/opt/podlane/bin/python -c 'from lab.images import load; load("/var/run/docker.sock")'
+/opt/podlane/bin/python -c 'from lab.images import load_pause; load_pause("/var/run/docker.sock")'
 systemctl enable --now podlane-sdn podlane-node-agent
 systemctl restart podlane-sdn podlane-node-agent

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from pyroute2 import AsyncIPRoute, NetlinkError
 
+from reconcile import atomic_file
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 from sdn.model.host import (
     ALIAS,
@@ -279,14 +280,22 @@ async def _limit(kernel: AsyncIPRoute, index: int, bits: int) -> None:
     await kernel.tc("replace", "tbf", index, handle=0x10000, rate=rate, burst=burst, limit=burst + rate // 20)
 
 
-def set_sysctl(name: str, value: str, required: bool = True) -> bool:
-    """Write a sysctl. Return True if its value was changed. Raises Refused; a missing one is an error if required."""
+def set_sysctl(name: str, value: str, found_values: Path, required: bool = True) -> bool:
+    """Write a sysctl. Return True if its value was changed. Raises Refused; a missing one is an error if required.
+
+    The first value that was found is kept in a file, NAME=VALUE per line, for who removes Podlane from the host.
+    """
     path = Path("/proc/sys") / name.replace(".", "/")
     if not required and not path.exists():
         return False
     try:
-        if path.read_text().strip() == value:
+        found = path.read_text().strip()
+        if found == value:
             return False
+        kept = found_values.read_text() if found_values.exists() else ""
+        if f"{name}=" not in kept:
+            found_values.parent.mkdir(parents=True, exist_ok=True)
+            atomic_file.write(found_values, f"{kept}{name}={found}\n".encode())
         path.write_text(value)
         return True
     except OSError as error:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from reconcile.errors import Refused
+from sdn.model.host import BaseChain
 
 _JSON, _TERSE = 1 << 4, 1 << 11
 _NETFILTER = 12  # NETLINK_NETFILTER
@@ -93,6 +94,23 @@ class Nftables:
         except Refused:
             return frozenset()
         return frozenset(entry["chain"]["name"] for entry in listing["nftables"] if "chain" in entry)
+
+    async def list_base_chains(self) -> tuple[BaseChain, ...]:
+        """Return the chains of all tables that the kernel calls by itself."""
+        listing = json.loads(await asyncio.to_thread(self._run, "list chains", _JSON))
+        chains = [entry["chain"] for entry in listing["nftables"] if "chain" in entry]
+        return tuple(
+            BaseChain(chain["family"], chain["table"], chain["name"], chain["hook"], chain.get("policy", "accept"))
+            for chain in chains
+            if "hook" in chain
+        )
+
+    async def list_chain(self, family: str, table: str, chain: str) -> str:
+        """Return a chain as nft prints it; empty if there is none."""
+        try:
+            return await asyncio.to_thread(self._run, f"list chain {family} {table} {chain}", 0)
+        except Refused:
+            return ""
 
     async def list_sets(self, family: str, table: str) -> frozenset[str]:
         """Return the names of a table's sets and maps, without reading their elements; empty if there is no table."""

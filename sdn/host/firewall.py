@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 
-from sdn.model.host import DOCKER_BRIDGE, GATEWAY_PORT_NAME, NETDEV, OvsState
+from sdn.model.host import DOCKER_BRIDGE, GATEWAY_PORT_NAME, NETDEV, BaseChain, OvsState
 from sdn.model.match import mac_text
 from sdn.pipeline.tables import NODE_ACCESS_MAC
 from sdn.topology import Cluster, Node
@@ -112,6 +112,45 @@ table ip {TABLE} {{
 	}}
 }}
 """
+
+
+FORWARD = ("ip", "filter", "FORWARD")
+"""iptables' chain for forwarded packets. Docker gives it the policy DROP, and every firewall may."""
+
+
+def forward_rules(chains: tuple[BaseChain, ...], listed: str) -> str:
+    """Return the commands with which iptables' FORWARD chain, `listed` by nft, accepts packets of pods.
+
+    They are needed if the policy is DROP: what one table accepts, another may still drop. The rules stand last, so that
+    an operator's own rules decide before them. Our own table drops what must not pass, whatever this chain accepts.
+    """
+    if not any((chain.family, chain.table, chain.name) == FORWARD and chain.policy == "drop" for chain in chains):
+        return ""
+    matches = [f'{key} "{GATEWAY_PORT_NAME}"' for key in ("iifname", "oifname")]
+    present = [line for line in listed.splitlines() if 'comment "podlane"' in line]
+    return "".join(
+        f'add rule {" ".join(FORWARD)} {match} counter accept comment "podlane"\n'
+        for match in matches
+        if not any(match in line for line in present)
+    )
+
+
+def forward_problem(chains: tuple[BaseChain, ...]) -> str:
+    """Return a sentence about tables of others that drop forwarded packets by default; empty if there are none."""
+    found = [
+        f"{chain.family} {chain.table} {chain.name}"
+        for chain in chains
+        if chain.hook == "forward"
+        and chain.policy == "drop"
+        and chain.family in {"ip", "inet"}
+        and (chain.family, chain.table, chain.name) != FORWARD
+    ]
+    if not found:
+        return ""
+    return (
+        f"the firewall's policy for forwarded packets is drop in {', '.join(found)}; packets of pods pass to other "
+        f"networks only if that table accepts those of {GATEWAY_PORT_NAME}"
+    )
 
 
 def table_fingerprint(commands: str, listed: str) -> str:

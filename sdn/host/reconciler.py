@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from reconcile.atomic_file import AtomicFile
 from reconcile.errors import NotReady, Refused
@@ -15,8 +16,11 @@ from sdn.drivers.netlink import set_sysctl
 from sdn.drivers.ovsdb import PutBridge, PutZone, RemovePort
 from sdn.host.firewall import (
     FINGERPRINT,
+    FORWARD,
     GUARD_TABLE,
     TABLE,
+    forward_problem,
+    forward_rules,
     guarded_devices,
     ingress_guard,
     masquerade_table,
@@ -48,6 +52,9 @@ from sdn.topology import Cluster, Node, NodeNetwork
 
 log = logging.getLogger(__name__)
 
+SYSCTLS = "sysctls"
+"""File in the state directory: sysctls and the values that they had before."""
+
 OWN_PORTS = frozenset((DOCKER_PORT_NAME, GATEWAY_PORT_NAME, VXLAN_PORT_NAME))
 
 
@@ -60,7 +67,11 @@ class HostReconciler:
 
     def __init__(self, *, identity: NodeIdentity, drivers: Drivers, settings: Settings, drift: Drift) -> None:
         self.links: Mapping[str, Link] = {}
-        self.docker_bridge = DockerBridge(drivers, settings.docker_options_file, identity.datapath_type)
+        self.firewall_problem = ""
+        self._found_sysctls = Path(settings.state_dir) / SYSCTLS
+        self.docker_bridge = DockerBridge(
+            drivers, settings.docker_options_file, identity.datapath_type, self._found_sysctls
+        )
         self._identity = identity
         self._drivers = drivers
         self._drift = drift
@@ -170,16 +181,29 @@ class HostReconciler:
             await self._drivers.netlink.set_gateway(gateway.device, gateway.address, gateway.routes)
             self._record_write(f"address or routes of {gateway.device}")
         for name, value in gateway.sysctls:
-            if set_sysctl(name, value):
+            if set_sysctl(name, value, self._found_sysctls):
                 self._record_write(f"sysctl {name}")
 
     async def _put_firewall(self, network: NodeNetwork) -> None:
         await self._put_masquerade_table(masquerade_table(network.cluster, network.node))
+        await self._accept_forwarded_packets()
         desired = guarded_devices(self._drivers.ovsdb.observe(), network.node)
         present = await self._drivers.nftables.list_chains("netdev", GUARD_TABLE)
         if desired != present:
             await self._drivers.nftables.run(ingress_guard(added=desired - present, removed=present - desired))
             self._record_write(f"nft table {GUARD_TABLE}")
+
+    async def _accept_forwarded_packets(self) -> None:
+        """Make iptables' firewall pass packets of pods; log what other tables may drop."""
+        nftables = self._drivers.nftables
+        chains = await nftables.list_base_chains()
+        if rules := forward_rules(chains, await nftables.list_chain(*FORWARD)):
+            await nftables.run(rules)
+            log.warning("the policy of iptables' FORWARD chain is DROP; rules for pods were added")
+        problem = forward_problem(chains)
+        if problem and problem != self.firewall_problem:
+            log.warning("packets of pods may be dropped", extra={"reason": problem})
+        self.firewall_problem = problem
 
     async def _put_masquerade_table(self, desired: str) -> None:
         """Write the table unless its fingerprint in br0's external_ids says that it is unchanged.
@@ -209,10 +233,11 @@ class DockerBridge:
     dockerd's service reads `options_file`. `not_ready_reason` says why the options are withheld; empty if they are not.
     """
 
-    def __init__(self, drivers: Drivers, options_file: str, datapath_type: str) -> None:
+    def __init__(self, drivers: Drivers, options_file: str, datapath_type: str, found_sysctls: Path) -> None:
         self._drivers = drivers
         self._options = AtomicFile(options_file)
         self._datapath_type = datapath_type
+        self._found_sysctls = found_sysctls
         self.not_ready_reason = ""
 
     async def reconcile(self, network: NodeNetwork, links: Mapping[str, Link]) -> bool:
@@ -228,7 +253,7 @@ class DockerBridge:
                 f"there is a link {DOCKER_BRIDGE} that Podlane did not make; it is left alone. Remove it "
                 f"(ip link del {DOCKER_BRIDGE}) if nothing needs it, or leave dockerProject empty"
             )
-        is_sysctl_changed = set_sysctl(FIREWALL_ON_BRIDGES, "0", required=False)
+        is_sysctl_changed = set_sysctl(FIREWALL_ON_BRIDGES, "0", self._found_sysctls, required=False)
         if is_docker_bridge(desired, links):
             return is_sysctl_changed
         if DOCKER_PORT_NAME not in links:

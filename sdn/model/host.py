@@ -123,6 +123,17 @@ ALIAS = "podlane"
 
 
 @dataclass(frozen=True, slots=True)
+class BaseChain:
+    """A chain of nftables that the kernel calls by itself, at a hook such as "forward"; its policy, in lower case."""
+
+    family: str
+    table: str
+    name: str
+    hook: str
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
 class GatewayConfig:
     """Configuration of tun0 in the node's network stack: address, routes, and sysctls by name."""
 

@@ -25,7 +25,7 @@ def network_report(state: NetworkState, attached_pods: int, drift: int) -> Netwo
         flows=state.flow_count,
         drift=drift,
         pass_milliseconds=round(state.reconcile_milliseconds, 2),
-        error=state.not_ready_reason or state.docker_bridge_problem,
+        error=state.not_ready_reason or state.docker_bridge_problem or state.firewall_problem,
     )
 
 

@@ -9,6 +9,8 @@ from ipaddress import IPv4Address
 import pytest
 
 from sdn.cniserver.pod_ports import host_veth_name
+from sdn.topology import mac_of
+from tests.testbed import frames
 from tests.testbed.isolation.world import arrives, reaches
 from tests.testbed.netns.packet_world import PacketWorld
 from tests.testbed.wait import wait_until
@@ -70,6 +72,23 @@ def test_drift_is_repaired_and_reported(resyncing: PacketWorld, what: str) -> No
     wait_until(lambda: node_state(cluster) == before, f"{what} is put right")
     assert reaches(cluster, "red-a", "red-b")
     wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
+
+
+def test_firewall_that_drops_forwarded_packets_gets_rules_for_pods(resyncing: PacketWorld) -> None:
+    """The counter of the rule shows that the packet has met the chain, whose policy would have dropped it."""
+    cluster, chain = resyncing, ("nft", "list", "chain", "ip", "filter", "FORWARD")
+    policy = "add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }"
+    cluster.in_node("node-1", "nft", policy)
+    try:
+        wait_until(lambda: cluster.in_node("node-1", *chain).count('comment "podlane"') == 2, "the rules")
+        pod, marker = cluster.pods["red-a"], frames.new_marker()
+        body = frames.udp(pod.address, cluster.lab.site.outside, marker)
+        frame = frames.ethernet(mac_of(cluster.gateway("node-1")), pod.mac, frames.IPV4, body)
+        assert cluster.leaves_cluster("red-a", frame, marker)
+        assert re.search('iifname "tun0" counter packets [1-9]', cluster.in_node("node-1", *chain))
+        assert "FORWARD chain is DROP" in cluster.log("node-1")
+    finally:
+        cluster.in_node("node-1", "nft", "delete", "table", "ip", "filter")
 
 
 def test_dropped_packets_are_counted_by_reason(resyncing: PacketWorld) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from reconcile.daemon import KeyValue
+from reconcile.daemon import JournalKeyValue, KeyValue
 
 
 def test_log_line_has_key_value_fields() -> None:
@@ -15,3 +15,18 @@ def test_log_line_has_key_value_fields() -> None:
 def test_control_characters_of_a_client_neither_end_a_log_line_nor_reach_the_terminal() -> None:
     record = logging.makeLogRecord({"msg": "failed", "levelname": "ERROR", "path": "a\r\x1b[2J\u2028level=info é"})
     assert KeyValue().format(record) == r'level=error msg=failed path="a\r\x1b[2J\u2028level=info é"'
+
+
+def test_every_line_for_journald_begins_with_its_priority() -> None:
+    try:
+        raise ValueError("first\nsecond")
+    except ValueError as error:
+        traceback = (type(error), error, error.__traceback__)
+    record = logging.makeLogRecord(
+        {"msg": "failed", "levelname": "WARNING", "levelno": logging.WARNING, "exc_info": traceback}
+    )
+    lines = JournalKeyValue().format(record).splitlines()
+    assert lines[0] == "<4>level=warning msg=failed"
+    assert lines[-1] == "<4>second"
+    assert all(line.startswith("<4>") for line in lines)
+    assert not KeyValue().format(record).startswith("<")
