@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,9 +22,11 @@ GROUP = 2000
 
 
 @pytest.fixture(autouse=True)
-def nothing_stays_mounted(tmp_path: Path) -> Iterator[None]:
+def nothing_stays(tmp_path: Path) -> Iterator[None]:
+    """Leave neither mounts nor deep trees, which the cleanup of pytest, in any later run, cannot remove."""
     yield
     mounts.unmount_all(tmp_path)
+    subprocess.run(["rm", "-rf", "--one-file-system", *map(str, tmp_path.iterdir())], check=True)
 
 
 @pytest.fixture

@@ -172,7 +172,7 @@ spec: {capacity: {storage: 1Gi}, accessModes: [ReadWriteOnce], hostPath: {path: 
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata: {name: data, namespace: default}
-spec: {accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
+spec: {storageClassName: "", accessModes: [ReadWriteOnce], resources: {requests: {storage: 1Gi}}}
 """
 
 
