@@ -79,6 +79,7 @@ remove_files() {
     rm -f /run/systemd/system/docker.service.d/zz-podlane.conf
     rm -rf /opt/podlane /run/podlane
     systemctl daemon-reload
+    systemctl reset-failed 'podlane*' 2>/dev/null || true
 }
 
 purge() {
