@@ -16,10 +16,13 @@ import msgspec
 
 from api.client.kubeconfig import BadKubeconfig, ExecPlugin, Kubeconfig
 from cli.command import ADMIN
+from lab.topology import SITE
 
 HOME_FILE = Path(".kube/config")
 LAB_FILE = Path(".lab/kubeconfig")
-"""The lab's, in the directory in which `make lab` was run."""
+"""The lab's, in the directory in which `make lab` was run. It is read while that lab runs: a file of this name in a
+folder from elsewhere could run programs of its own, and send files of the user to a server of its own.
+"""
 
 CREDENTIAL_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
@@ -32,15 +35,17 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
 
 def load(file: str = "") -> Kubeconfig:
     """Return the kubeconfig of a command, with credentials. `file` is that of --kubeconfig. Raises BadKubeconfig."""
-    paths = (Path(file),) if file else default_files(os.environ, Path.cwd())
+    paths = (Path(file),) if file else default_files(os.environ, Path.cwd(), SITE.run_dir)
     kubeconfig = Kubeconfig.load_merged(paths)
     if kubeconfig.exec_plugin is not None:
         return _with_plugin_credentials(kubeconfig, kubeconfig.exec_plugin)
     return kubeconfig
 
 
-def default_files(environment: Mapping[str, str], folder: Path) -> Sequence[Path]:
-    """Return the files to read without --kubeconfig. Raises BadKubeconfig if there are none.
+def default_files(environment: Mapping[str, str], folder: Path, lab: Path) -> Sequence[Path]:
+    """Return the files to read without --kubeconfig, in `folder`. Raises BadKubeconfig if there are none.
+
+    `lab` is the directory of the running lab.
 
     The files of KUBECONFIG are merged. Of the others, the first that exists is read.
     """
@@ -50,7 +55,7 @@ def default_files(environment: Mapping[str, str], folder: Path) -> Sequence[Path
     candidates = [home_file(environment), folder / LAB_FILE, Path(ADMIN)]
     for candidate in candidates:
         if os.access(candidate, os.F_OK):
-            _refuse_foreign_lab(candidate, folder)
+            _refuse_foreign_lab(candidate, folder, lab)
             return (candidate,)
     looked_for = ", ".join(map(str, candidates))
     raise BadKubeconfig(f"KUBECONFIG is not set, and there is no {looked_for}; --kubeconfig FILE names another")
@@ -68,10 +73,10 @@ def writable_file(environment: Mapping[str, str]) -> Path:
     return Path(named[0]) if named else home_file(environment)
 
 
-def _refuse_foreign_lab(file: Path, folder: Path) -> None:
-    """Raise BadKubeconfig for the lab of somebody else, which could send this user's files to a server of theirs."""
-    if file == folder / LAB_FILE and file.stat().st_uid not in (0, os.geteuid()):
-        raise BadKubeconfig(f"{file} belongs to another user; --kubeconfig {file} accepts it")
+def _refuse_foreign_lab(file: Path, folder: Path, lab: Path) -> None:
+    """Raise BadKubeconfig for the kubeconfig of a lab that is not the running one."""
+    if file == folder / LAB_FILE and file.parent.resolve() != lab.resolve():
+        raise BadKubeconfig(f"{file} is not of the running lab; --kubeconfig {file} accepts it")
 
 
 def _with_plugin_credentials(kubeconfig: Kubeconfig, plugin: ExecPlugin) -> Kubeconfig:

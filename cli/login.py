@@ -6,9 +6,12 @@ import argparse
 import asyncio
 import getpass
 import os
+import ssl
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.client.oauth_login import request_token
@@ -43,10 +46,12 @@ def login(arguments: argparse.Namespace) -> int:
     """
     file = Path(arguments.kubeconfig) if arguments.kubeconfig else writable_file(os.environ)
     server = _server(arguments, file)
-    user = arguments.username or input("Username: ")
+    user = arguments.username or _asked(input, "Username: ", "-u NAME")
     if ":" in user:
         raise UsageError(f"the name is {user!r}; names without a colon are accepted (RFC 7617)")
-    password = arguments.password if arguments.password is not None else getpass.getpass("Password: ")
+    password = (
+        arguments.password if arguments.password is not None else _asked(getpass.getpass, "Password: ", "-p PASSWORD")
+    )
     token = asyncio.run(request_token(server, user, password))
     name = f"{user}/{_cluster_name(server.server)}"
     existing = file.read_bytes() if file.exists() else b""
@@ -63,17 +68,51 @@ def login(arguments: argparse.Namespace) -> int:
 def _server(arguments: argparse.Namespace, file: Path) -> Kubeconfig:
     """Return the master to log in at, without credentials."""
     if arguments.server:
-        if not arguments.server.startswith("https://"):
-            raise UsageError(f"the URL is {arguments.server!r}; https://HOST:PORT is accepted")
-        if not arguments.certificate_authority:
+        server = arguments.server.rstrip("/")
+        if not _is_server(server):
+            # The URL is not repeated: it may have a password.
+            raise UsageError("the URL is not of the form https://HOST:PORT, which is accepted")
+        if arguments.certificate_authority:
+            return Kubeconfig(server, _ca(arguments.certificate_authority))
+        known = Kubeconfig.load(file) if file.exists() else None
+        if known is None or known.server != server:
             raise UsageError("--certificate-authority is missing: the file with the CA certificate of the master")
-        ca = Path(arguments.certificate_authority).read_bytes()
-        return Kubeconfig(arguments.server.rstrip("/"), ca)
+        return Kubeconfig(server, known.ca, server_name=known.server_name)
     try:
         existing = Kubeconfig.load(file)
     except BadKubeconfig as error:
         raise UsageError(f"no URL is given, and {error}") from error
     return Kubeconfig(existing.server, existing.ca, server_name=existing.server_name)
+
+
+def _is_server(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme == "https" and bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc
+    except ValueError:
+        return False
+
+
+def _asked(ask: Callable[[str], str], prompt: str, option: str) -> str:
+    """Return what the user types. Raises UsageError at the end of standard input."""
+    try:
+        return ask(prompt)
+    except EOFError:
+        raise UsageError(f"{prompt.strip(': ')}: standard input has ended; {option} is accepted") from None
+
+
+def _ca(name: str) -> bytes:
+    """Return the CA certificate in a file. Raises UsageError."""
+    try:
+        ca = Path(name).read_bytes()
+        ssl.create_default_context(cadata=ca.decode("ascii"))
+    except (ssl.SSLError, ValueError):
+        ca = b""
+    except OSError as error:
+        raise UsageError(f"{name}: {error.strerror}; a file with a CA certificate is accepted") from None
+    if not ca.strip():
+        raise UsageError(f"{name} has no certificate; a CA certificate in PEM is accepted")
+    return ca
 
 
 def _cluster_name(server: str) -> str:

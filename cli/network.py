@@ -39,7 +39,9 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     make_global = add_command(commands, "global", "give projects VNID 0, which reaches all projects", _run(_global))
     for command in (join, isolate, make_global):
         command.add_argument("projects", metavar="PROJECT", nargs="+")
-        command.add_argument("--yes", action="store_true", help="also if a project loses or gets VNID 0 by it")
+        command.add_argument(
+            "--yes", action="store_true", help="also if a project loses VNID 0, or gets it by joining another one"
+        )
     trace = add_command(commands, "trace", "trace a packet through the switches", _run(trace_command.run))
     packet.add_arguments(trace)
     capture_packets = add_command(commands, "capture", "capture the packets at the port of a pod", _run(capture.take))

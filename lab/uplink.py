@@ -48,12 +48,24 @@ def disconnect(site: Site, state: Path) -> None:
     for handle in _accept_rules(site):
         run("nft", "delete", "rule", *FORWARD_CHAIN, "handle", str(handle))
     if (state / FORWARDED).exists():
-        FORWARDING.write_text("0\n")
+        others = _other_labs(site)
+        if others:
+            # The last lab switches it off.
+            (others[0] / FORWARDED).touch()
+        else:
+            FORWARDING.write_text("0\n")
 
 
 def is_connected(site: Site) -> bool:
     """Return True if `connect` has been called."""
     return succeeds("nft", "list", "table", "ip", _table(site))
+
+
+def _other_labs(site: Site) -> list[Path]:
+    """Return the state directories of the other labs that forward."""
+    names = [words[2] for line in run("nft", "list", "tables", "ip").splitlines() if len(words := line.split()) == 3]
+    folders = [Path("/run", name) for name in names if name.endswith("-lab") and name != _table(site)]
+    return [folder for folder in folders if folder.is_dir()]
 
 
 def _table(site: Site) -> str:

@@ -35,6 +35,22 @@ def has_too_many_values(document: object) -> bool:
     return value_count(document, MAX_VALUES) > MAX_VALUES
 
 
+def has_too_many_parts(json: bytes) -> bool:
+    """Return True only if a JSON text has more than MAX_VALUES values. It takes a fraction of the time of decoding.
+
+    Each value but the first of a map or list follows a comma, and a map or list is a value itself.
+    """
+    limit = 2 * MAX_VALUES + 1
+    if _structure(json) <= limit:
+        return False
+    outside_strings = json.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')[::2]
+    return _structure(b"".join(outside_strings)) > limit
+
+
+def _structure(json: bytes) -> int:
+    return json.count(b",") + json.count(b"[") + json.count(b"{")
+
+
 def value_count(document: object, limit: int | None = None) -> int:
     """Return the number of values in a decoded document. Counting ends beyond `limit`."""
     pending, count = [document], 0

@@ -88,7 +88,7 @@ def _walk(info: inspect.Type, value: object, path: str, unknown: _UnknownFields)
     walk: Callable[[Any, object, str, _UnknownFields], Iterable[FieldError]] | None = _WALKS.get(type(info))
     if walk is not None:
         return walk(info, value, path, unknown)
-    return () if _is_scalar(info, value) else (_mismatch(path, value, f"{_name(info)} is accepted"),)
+    return () if _is_scalar(info, value) else (_scalar_mismatch(path, value, info),)
 
 
 class _StructFields(NamedTuple):
@@ -211,6 +211,12 @@ def _name(info: inspect.Type) -> str:
 
 def _mismatch(path: str, value: object, detail: str) -> FieldError:
     return FieldError(path or "the document", quoted(value), detail)
+
+
+def _scalar_mismatch(path: str, value: object, info: inspect.Type) -> FieldError:
+    # Bytes are values of Secrets. What is written there by mistake is one as well.
+    found = "a value that is not shown" if isinstance(info, inspect.BytesType) else quoted(value)
+    return FieldError(path or "the document", found, f"{_name(info)} is accepted")
 
 
 def quoted(value: Any) -> str:

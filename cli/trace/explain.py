@@ -344,7 +344,7 @@ def _firewall_condition(target: Host, last: Hop, topology: ClusterTopology) -> s
     if request.enters == "node" or "node" not in last.result.outputs or not is_to_node:
         return ""
     if request.protocol == "icmp":
-        return " by ICMP echo; trace a connection with --proto and --port"
+        return " by ICMP echo; of connections the firewall decides by the port, so name a protocol and a port"
     if request.fragment == "later":
         return f", if the firewall of {last.node} accepts the port in the first fragment"
     return ""

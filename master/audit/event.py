@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -19,7 +19,7 @@ import msgspec
 
 from api.meta.types import Status
 from master.audit.policy import REQUEST, REQUEST_RESPONSE, AuditLevel
-from master.auth.attributes import User
+from master.auth.attributes import Attributes, User
 from master.auth.reviews import user_info
 from master.request_info import RequestInfo
 
@@ -45,16 +45,28 @@ SECRET_PARAMETERS = frozenset(
 
 REDACTED = b"REDACTED"
 
-_TOKENS = (
+
+def _without_signed_token(match: re.Match[bytes]) -> bytes:
+    before, found, _ = match[0].partition(b"eyJ")
+    return before + REDACTED if found else match[0]
+
+
+_TOKENS: tuple[tuple[bytes, re.Pattern[bytes], Callable[[re.Match[bytes]], bytes]], ...] = (
     # Tokens and codes of the OAuth server. A percent-encoded tilde is one, too.
-    (b"sha256", re.compile(rb"sha256(?:~|%(?:25)*7[eE])[A-Za-z0-9_%-]+"), REDACTED),
-    # Signed tokens of service accounts and identity providers, also without their signature.
-    (b"eyJ", re.compile(rb"eyJ[A-Za-z0-9_-]+(?:\.|%(?:25)*2[eE])[A-Za-z0-9_.%-]+"), REDACTED),
+    (b"sha256", re.compile(rb"sha256(?:~|%(?:25)*7[eE])[A-Za-z0-9_%-]+"), lambda _: REDACTED),
+    # Signed tokens of service accounts and identity providers, also without their signature. A match begins with a
+    # whole word, and what it has read is not tried again: texts of many `eyJ` would take a time that grows with the
+    # square of their length.
+    (
+        b"eyJ",
+        re.compile(rb"(?<![A-Za-z0-9_-])([A-Za-z0-9_-]++(?:\.|%(?:25)*+2[eE]))([A-Za-z0-9_.%-]++)"),
+        _without_signed_token,
+    ),
     # Secrets of bootstrap tokens. The six characters before them are a public ID.
-    (b".", re.compile(rb"\.(?<=[a-z0-9]{6}\.)[a-z0-9]{16}(?![a-z0-9])"), b"." + REDACTED),
-    (b"%2", re.compile(rb"(?<=[a-z0-9]{6})%(?:25)*2[eE][a-z0-9]{16}(?![a-z0-9])"), b"." + REDACTED),
+    (b".", re.compile(rb"\.(?<=[a-z0-9]{6}\.)[a-z0-9]{16}(?![a-z0-9])"), lambda _: b"." + REDACTED),
+    (b"%2", re.compile(rb"(?<=[a-z0-9]{6})%(?:25)*2[eE][a-z0-9]{16}(?![a-z0-9])"), lambda _: b"." + REDACTED),
 )
-"""What looks like a token of ours: bytes that are in it, its form, and what is recorded instead."""
+"""What looks like a token of ours: bytes that are in it, its form, and what is recorded instead of a match."""
 
 _CUT_SECRET = re.compile(r"\.[a-z0-9]{0,16}\Z", re.ASCII)
 """The end of a text that was cut, if it may be a part of a bootstrap token. Parts of other tokens are redacted."""
@@ -62,9 +74,9 @@ _CUT_SECRET = re.compile(r"\.[a-z0-9]{0,16}\Z", re.ASCII)
 
 def redact(text: bytes, shown: bytes = b"") -> bytes:
     """Return UTF-8 text without what looks like a token of ours. `shown` is what looks like one and is none."""
-    for part, form, replacement in _TOKENS:
+    for part, form, replaced in _TOKENS:
         if part in text:
-            text = form.sub(lambda match: shown if match[0] == shown else replacement, text)  # noqa: B023
+            text = form.sub(lambda match: shown if match[0] == shown else replaced(match), text)  # noqa: B023
     return text
 
 
@@ -88,6 +100,7 @@ class AuditRecord:
     user: User | None = None
     impersonated: User | None = None
     info: RequestInfo | None = None
+    attributes: Attributes | None = None
     level: AuditLevel = field(default_factory=AuditLevel)
     annotations: dict[str, str] = field(default_factory=dict)
     request_object: Any = None
@@ -135,8 +148,8 @@ def encode_event(record: AuditRecord, stage: str, code: int, status: Status | No
     }
     if record.impersonated is not None:
         event["impersonatedUser"] = user_info(record.impersonated)
-    if record.info is not None:
-        event["objectRef"] = _object_reference(record.info)
+    if record.attributes is not None:
+        event["objectRef"] = _object_reference(record.attributes, record.info, record.request_object)
     if code:
         event["responseStatus"] = _response_status(code, status)
     # The body of a rejected request may be of another kind than its path says, such as a Secret.
@@ -159,16 +172,26 @@ def _encode(event: dict[str, Any]) -> bytes:
         return json.dumps(msgspec.to_builtins(event)).encode()
 
 
-def _object_reference(info: RequestInfo) -> Mapping[str, str]:
+def _object_reference(attributes: Attributes, info: RequestInfo | None, body: object) -> Mapping[str, str]:
+    """Return what a request is about. The name of a new object is that of the body; without one the master gives it.
+
+    Resources that are not stored, such as reviews, have no `info`; all of them have the version v1.
+    """
     reference = {
-        "resource": info.resource.plural,
-        "namespace": info.namespace,
-        "name": info.name,
-        "apiGroup": info.resource.group,
-        "apiVersion": info.resource.version,
-        "subresource": info.subresource,
+        "resource": attributes.resource,
+        "namespace": attributes.namespace,
+        "name": attributes.name or _name_in(body),
+        "apiGroup": attributes.group,
+        "apiVersion": info.resource.version if info is not None else "v1",
+        "subresource": attributes.subresource,
     }
     return {key: cut(value, MAX_NAME) for key, value in reference.items() if value}
+
+
+def _name_in(body: object) -> str:
+    metadata = body.get("metadata") if isinstance(body, dict) else None
+    name = metadata.get("name") if isinstance(metadata, dict) else None
+    return name if isinstance(name, str) else ""
 
 
 def _response_status(code: int, status: Status | None) -> Mapping[str, Any]:

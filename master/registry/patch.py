@@ -301,7 +301,10 @@ def _merge_list(
     for element in patch:
         if by not in element:
             raise InvalidPatch(f"an item of {name} has no {by}, by which items are told apart")
-        known = indexes[_hashable(element[by])]
+        if isinstance(element[by], dict | list):
+            # No item has such a key. Each comparison with it would read all of it.
+            raise InvalidPatch(f"an item of {name} has a {by} that is a map or a list; a text or a number is accepted")
+        known = indexes[element[by]]
         if element.get("$patch") == "delete":
             deleted.update(known)
             known.clear()

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from api.codec import yaml
-from api.codec.limits import MAX_DEPTH, MAX_VALUES, has_too_many_values, is_too_deep
+from api.codec.limits import MAX_DEPTH, MAX_VALUES, has_too_many_parts, has_too_many_values, is_too_deep
 from master import errors
 
 META = "meta.k8s.io"
@@ -93,6 +93,9 @@ YAML = "application/yaml"
 MAX_YAML_BYTES = 256 << 10
 """Bytes. The parser of YAML is a hundred times slower than that of JSON; JSON is YAML, too, and not limited by this."""
 
+MAX_YAML_NODES = 20_000
+"""Keys and values in a YAML body. The parser takes almost a second of a core for them."""
+
 
 def decode_body(patches: bool, content_type: str, body: bytes) -> Any:
     """Return the document in a body; `patches` is set for a PATCH request."""
@@ -117,6 +120,8 @@ def _too_many_values() -> errors.StatusError:
 
 def _parse_json(body: bytes) -> Any:
     """Return the document of a JSON text. Raises StatusError beyond the limits, and DecodeError if it is not JSON."""
+    if has_too_many_parts(body):
+        raise _too_many_values()
     try:
         document = msgspec.json.decode(body)
     except RecursionError:
@@ -138,15 +143,16 @@ def _decode_json(body: bytes) -> Any:
 
 
 def _decode_yaml(body: bytes) -> Any:
-    try:
-        return _parse_json(body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        pass  # it may still be YAML
+    if body.lstrip()[:1] in (b"{", b"["):
+        try:
+            return _parse_json(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            pass  # A YAML flow collection begins like JSON.
     if len(body) > MAX_YAML_BYTES:
         message = f"the body is YAML of {len(body)} bytes; {MAX_YAML_BYTES} are accepted, or JSON of any length"
         raise errors.status_error(413, "RequestEntityTooLarge", message)
     try:
-        documents = yaml.parse(body.decode())
+        documents = yaml.parse(body.decode(), MAX_YAML_NODES)
     except UnicodeDecodeError as error:
         raise errors.bad_request(f"the body is not UTF-8: {error}") from error
     problems = [problem for document in documents for problem in document.errors]

@@ -58,6 +58,7 @@ class Auditor:
     def decide_level(self, record: AuditRecord, user: User | None, attributes: Attributes | PathAttributes) -> None:
         """Set what is recorded of a request, and record that it was received. Raises AuditLogFull."""
         record.user, record.verb = user, attributes.verb
+        record.attributes = attributes if isinstance(attributes, Attributes) else None
         if self._log is None:
             return
         record.level = evaluate(self._policy, user or User(), attributes)

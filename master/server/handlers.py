@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 from aiohttp import web
@@ -72,6 +73,7 @@ class Handlers:
         body_seconds: float,
     ) -> None:
         self._store = store
+        self._yaml_locks = WeakValueDictionary[str, asyncio.Lock]()
         self._registry = registry
         self._metrics = metrics
         self._project_requests = project_requests
@@ -108,7 +110,7 @@ class Handlers:
         body = None
         is_served = not info.subresource or info.resource.subresource(info.subresource) is not None
         if is_served and http.method not in ("GET", "HEAD"):
-            body = await self._read_document(http, content_type)
+            body = await self._read_document(http, content_type, user)
             record.request_object = body
         request = Request(
             info,
@@ -178,14 +180,17 @@ class Handlers:
         }
         return await operations[verb](request)
 
-    async def _read_document(self, http: web.Request, content_type: str) -> Any:
-        """Read the body as a document. YAML is decoded in a thread, because it takes long."""
+    async def _read_document(self, http: web.Request, content_type: str, user: User) -> Any:
+        """Read the body as a document. YAML is decoded in a thread, because it takes long, and one body of a user at
+        a time, because threads share the interpreter.
+        """
         body = await _read_body(http, self._body_seconds)
         if not body and http.method == "DELETE":
             return None
         is_patch = http.method == "PATCH"
         if content_type in (negotiation.YAML, negotiation.APPLY_PATCH):
-            return await asyncio.to_thread(negotiation.decode_body, is_patch, content_type, body)
+            async with self._yaml_locks.setdefault(user.name, asyncio.Lock()):
+                return await asyncio.to_thread(negotiation.decode_body, is_patch, content_type, body)
         return negotiation.decode_body(is_patch, content_type, body)
 
     # --- requests that are not about stored objects ----------------------------------------------------------------
@@ -196,7 +201,7 @@ class Handlers:
             raise errors.method_not_allowed()
         if negotiation.negotiate(http.headers.get("Accept", "")) is not negotiation.View.OBJECT:
             raise errors.not_acceptable()
-        document = await self._read_document(http, _content_type(http))
+        document = await self._read_document(http, _content_type(http), user)
         review = reviews.decode_review(route.kind, document, route.namespace)
         if route.kind in SECURITY_REVIEWS:
             answer = self._security_reviews.answer(review, user, route.namespace)
@@ -217,7 +222,8 @@ class Handlers:
             return web.Response(body=errors.encode_status(errors.success()), content_type="application/json")
         if http.method != "POST":
             raise errors.method_not_allowed()
-        document = await self._read_document(http, _content_type(http))
+        document = await self._read_document(http, _content_type(http), user)
+        http[RECORD].request_object = document
         response = await self._project_requests.create(
             self._authorizer.requester(user), document, dry_run=dry_run(http.query)
         )

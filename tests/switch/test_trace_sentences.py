@@ -49,13 +49,13 @@ SENTENCES = {
     "red/red-a 8.8.8.8": "delivered: red/red-a reaches the outside, with the address of node-1",
     # nodes, and their firewall
     "red/red-a node-1": "delivered: red/red-a reaches node-1 itself by ICMP echo; "
-    "trace a connection with --proto and --port",
+    "of connections the firewall decides by the port, so name a protocol and a port",
     "red/red-a 10.245.2.3": "delivered: red/red-a reaches node-1 itself by ICMP echo; "
-    "trace a connection with --proto and --port",
+    "of connections the firewall decides by the port, so name a protocol and a port",
     "red/red-a 10.245.2.4": "delivered: red/red-a reaches node-2, with the address of node-1 by ICMP echo; "
-    "trace a connection with --proto and --port",
+    "of connections the firewall decides by the port, so name a protocol and a port",
     "red/red-a node-2": "delivered: red/red-a reaches node-2 itself by ICMP echo; "
-    "trace a connection with --proto and --port",
+    "of connections the firewall decides by the port, so name a protocol and a port",
     "red/red-a node-1 --proto tcp --port 22": "dropped because the firewall of node-1 rejects what comes from "
     "the pod network to tcp port 22 of node-1: podToNodePorts does not name it, unless it is a host port of a pod "
     "on node-1",
@@ -160,7 +160,8 @@ SENTENCES = {
     # from a node and from outside
     "node-1 red/red-a": "delivered: node-1 reaches red/red-a on node-1",
     "node-1 red/red-c": "delivered: node-1 reaches red/red-c on node-2",
-    "node-1 node-2": "delivered: node-1 reaches node-2 itself by ICMP echo; trace a connection with --proto and --port",
+    "node-1 node-2": "delivered: node-1 reaches node-2 itself by ICMP echo; of connections the firewall "
+    "decides by the port, so name a protocol and a port",
     "node-1 8.8.8.8": "dropped because node-1 sends to 8.8.8.8 by its other links: "
     "only addresses of the cluster are reached through br0",
     "node-1 red/red-c --source-address 10.128.0.2": "dropped because 10.128.0.2 is not node-1's address",

@@ -383,7 +383,12 @@ def _rewrite_tags(text: bytes, change: Callable[[str], str]) -> bytes:
         name = match[2].decode("ascii").lower()
         if tag not in _BY_ATTRIBUTE.get(name, "").split():
             return match[0]
-        quote, value = match[4][:1], html.unescape(match[4][1:-1].decode("utf-8", "surrogateescape"))
+        try:
+            value = html.unescape(match[4][1:-1].decode("utf-8", "surrogateescape"))
+        except ValueError:
+            # A character reference of more digits than Python converts: no browser finds an address in it.
+            return match[0]
+        quote = match[4][:1]
         changed = change(value)
         if changed == value:
             return match[0]

@@ -85,7 +85,7 @@ async def test_event_says_who_did_what_from_where_and_by_which_binding(
     assert event["requestURI"] == "/api/v1/namespaces/red/pods?fieldManager=x"
     assert event["user"] == {"username": "ann", "groups": ["dev", "system:authenticated"]}
     assert event["sourceIPs"] == ["127.0.0.1"]
-    assert event["objectRef"] == {"resource": "pods", "namespace": "red", "apiVersion": "v1"}
+    assert event["objectRef"] == {"resource": "pods", "namespace": "red", "name": "web", "apiVersion": "v1"}
     assert event["responseStatus"] == {"metadata": {}, "code": 201}
     annotations = event["annotations"]
     assert annotations["authorization.k8s.io/decision"] == "allow"

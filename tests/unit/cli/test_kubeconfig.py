@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -38,6 +38,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     monkeypatch.setattr(kubeconfig, "ADMIN", str(tmp_path / "admin.kubeconfig"))
+    monkeypatch.setattr(kubeconfig, "SITE", SimpleNamespace(run_dir=tmp_path / "work" / ".lab"))
     return tmp_path
 
 
@@ -61,14 +62,15 @@ def test_kubeconfigs_are_looked_for_in_order(home: Path, monkeypatch: pytest.Mon
     assert kubeconfig.load().token == "home"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="gives a file to another user")
-def test_the_lab_of_another_user_must_be_named(home: Path) -> None:
+def test_a_lab_that_does_not_run_must_be_named(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write(home / "work" / ".lab" / "kubeconfig", "lab")
-    assert kubeconfig.load().token == "lab"
-    os.chown(file, 65534, 65534)
-    with pytest.raises(BadKubeconfig, match=f"{file} belongs to another user; --kubeconfig {file} accepts it"):
+    running = home / "run"
+    monkeypatch.setattr(kubeconfig, "SITE", SimpleNamespace(run_dir=running))
+    with pytest.raises(BadKubeconfig, match=f"{file} is not of the running lab; --kubeconfig {file} accepts it"):
         kubeconfig.load()
     assert kubeconfig.load(str(file)).token == "lab"
+    running.symlink_to(file.parent)
+    assert kubeconfig.load().token == "lab"
 
 
 PLUGIN = """#!/bin/sh

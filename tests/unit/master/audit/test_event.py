@@ -22,10 +22,11 @@ from master.audit.event import (
     AuditRecord,
     encode_event,
     loggable_uri,
+    redact,
     source_ips,
 )
 from master.audit.policy import AuditLevel
-from master.auth.attributes import User
+from master.auth.attributes import Attributes, User
 from master.request_info import RequestInfo
 from master.resources.pods import PODS
 
@@ -40,6 +41,12 @@ def record(level: str = "Metadata", **fields: Any) -> AuditRecord:
     return AuditRecord(**{**basic, "level": AuditLevel(level), **fields})
 
 
+def about(namespace: str, name: str, subresource: str = "") -> dict[str, Any]:
+    """Return the fields of a record of a request for pods."""
+    attributes = Attributes("create", "", "pods", subresource, namespace, name)
+    return {"info": RequestInfo(PODS, namespace, name, subresource), "attributes": attributes}
+
+
 def event(of: AuditRecord, code: int = 0, status: Status | None = None) -> dict[str, Any]:
     line = encode_event(of, "ResponseComplete", code, status, NOW)
     assert line.endswith(b"}\n")
@@ -49,7 +56,7 @@ def event(of: AuditRecord, code: int = 0, status: Status | None = None) -> dict[
 
 
 def test_event_has_the_fields_of_kubernetes() -> None:
-    of = record(verb="create", user=User("ann", frozenset(("dev",))), info=RequestInfo(PODS, "red", "web", "exec"))
+    of = record(verb="create", user=User("ann", frozenset(("dev",))), **about("red", "web", "exec"))
     of.annotate("a", "b")
     assert event(of, 201) == {
         "kind": "Event",
@@ -70,6 +77,37 @@ def test_event_has_the_fields_of_kubernetes() -> None:
         "stageTimestamp": "2026-01-02T03:04:05.000678Z",
         "annotations": {"a": "b"},
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ({"metadata": {"name": "web"}}, {"name": "web"}),
+        ({"metadata": {"generateName": "web-"}}, {}),
+        ({"metadata": {"name": ["web"]}}, {}),
+        ({"metadata": "web"}, {}),
+        ([1], {}),
+        ({"metadata": {"name": "x" * 9999}}, {"name": "x" * MAX_NAME}),
+    ],
+)
+def test_name_of_a_new_object_is_that_of_the_body(body: Any, name: dict[str, str]) -> None:
+    expected = {"resource": "pods", "namespace": "red", "apiVersion": "v1", **name}
+    assert event(record(request_object=body, **about("red", "")))["objectRef"] == expected
+    named = event(record(request_object=body, **about("red", "db")))["objectRef"]
+    assert named["name"] == "db"
+
+
+def test_request_for_a_resource_that_is_not_stored_has_its_reference() -> None:
+    of = record(attributes=Attributes("create", "project.openshift.io", "projectrequests"))
+    assert event(of)["objectRef"] == {
+        "resource": "projectrequests", "apiGroup": "project.openshift.io", "apiVersion": "v1",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["eyJ", "x.", "%25", "eyJ.", "sha256", "eyJ%2", "a%2", "abcdef."])
+def test_text_of_many_beginnings_of_tokens_is_read_once(text: str) -> None:
+    """A regular expression whose time grows with the square of the length takes hours for this text."""
+    assert redact(text.encode() * (3 << 20))
 
 
 def test_failure_has_its_status() -> None:
@@ -137,7 +175,7 @@ SECRET_PARTS = ("Zm9v", "zdWI", "0123")
         lambda text: {"user_agent": f"curl {text} x"},
         lambda text: {"source_ips": source_ips([text], text)},
         lambda text: {"user": User(text, frozenset((text,)), text, ((text, (text,)),)), "impersonated": User(text)},
-        lambda text: {"info": RequestInfo(PODS, text, text, text)},
+        lambda text: about(text, text, text),
         lambda text: {"annotations": {"reason": f"denied: {text}"}},
         lambda text: {"request_object": {text: [text]}, "response_object": json.dumps({text: [text]}).encode()},
         lambda text: {"path": "/" + "\udcff" + text},
@@ -160,7 +198,7 @@ def test_token_that_is_cut_leaves_no_part(token: str) -> None:
         of = record(
             path="/" + "-" * (MAX_URI - 1 - shift) + token,
             user_agent=("x" * (MAX_USER_AGENT - shift - 1)) + " " + token,
-            info=RequestInfo(PODS, "red", "-" * (MAX_NAME - shift) + token),
+            **about("red", "-" * (MAX_NAME - shift) + token),
         )
         of.annotate("a", "-" * (MAX_ANNOTATION - shift) + token)
         status = Status(message="-" * (MAX_MESSAGE - shift) + token)

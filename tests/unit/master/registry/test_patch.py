@@ -279,6 +279,19 @@ def test_strategic_patch_that_names_a_large_item_often_is_rejected(part: Any) ->
         strategic(document, patch(1000))
 
 
+@pytest.mark.parametrize("key", [{"x": "a" * 1000}, [1], {}])
+def test_strategic_patch_with_a_key_that_is_no_scalar_is_rejected(key: Any) -> None:
+    """Each item with the same key would compare all of it."""
+    document = {"spec": {"containers": [{"name": "c", "ports": []}]}}
+
+    def patch(port: Any) -> Any:
+        return {"spec": {"containers": [{"name": "c", "ports": [{"containerPort": port}] * 3}]}}
+
+    assert strategic(document, patch(80))["spec"]["containers"][0]["ports"] == [{"containerPort": 80}]
+    with pytest.raises(InvalidPatch, match="an item of ports has a containerPort that is a map or a list"):
+        strategic(document, patch(key))
+
+
 def test_strategic_patch_of_the_most_values_is_accepted() -> None:
     env = [{"name": f"E{number}"} for number in range(MAX_VALUES // 4)]
     patch = {"spec": {"containers": [{"name": "c", "env": env, "$setElementOrder/env": env}]}}

@@ -9,7 +9,7 @@ import pytest
 
 from api.codec.limits import MAX_DEPTH, MAX_VALUES
 from master.errors import StatusError
-from master.serialization.negotiation import decode_body
+from master.serialization.negotiation import MAX_YAML_BYTES, MAX_YAML_NODES, decode_body
 
 JSON_TYPES = ["application/json", "application/merge-patch+json", "application/json-patch+json"]
 YAML_TYPES = ["application/yaml", "application/apply-patch+yaml"]
@@ -30,7 +30,7 @@ def lists(depth: int) -> bytes:
 
 
 @pytest.mark.parametrize("content_type", [*JSON_TYPES, *YAML_TYPES])
-@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 500, 5_000, 100_000])
+@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 500, 5_000, 20_000])
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 def test_json_with_too_many_levels_is_rejected(content_type: str, depth: int, opening: str) -> None:
     closing = "]" if opening == "[" else "}"
@@ -74,4 +74,32 @@ def test_yaml_with_too_many_values_is_rejected() -> None:
         if count < MAX_VALUES:
             assert len(decode(YAML_TYPES[0], body)["a"]) == count
         else:
-            assert error(YAML_TYPES[0], body) == (413, f"the body has more than {MAX_VALUES} values")
+            code, message = error(YAML_TYPES[0], body)
+            assert (code, f"more than {MAX_YAML_NODES} keys and values" in message) == (400, True)
+
+
+@pytest.mark.parametrize("text", ["- " * 9 + "x\n", "- x\n", "? x\n", "- {a: b}\n"])
+def test_yaml_is_composed_up_to_a_number_of_nodes(text: str) -> None:
+    lines = MAX_YAML_BYTES // len(text)
+    assert f"more than {MAX_YAML_NODES} keys and values" in error(YAML_TYPES[0], text.encode() * lines)[1]
+    assert decode(YAML_TYPES[0], text.encode())
+
+
+@pytest.mark.parametrize("content_type", [*JSON_TYPES, *YAML_TYPES])
+@pytest.mark.parametrize("value", ["[" * 60 + "]" * 60, '{"a":1}', "[]", '""', r'"\\\""', "1"])
+def test_json_with_far_too_many_values_is_not_decoded(
+    content_type: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(msgspec.json, "decode", refuse)
+    body = f"[{value}{f',{value}' * 70_000}]".encode()
+    assert error(content_type, body) == (413, f"the body has more than {MAX_VALUES} values")
+
+
+def test_commas_and_brackets_in_texts_are_no_values() -> None:
+    text = {"a": ',[{"\\\\' * 100_000, 'b"': ",\\" * 100_000}
+    assert decode("application/json", msgspec.json.encode(text)) == text
+    block = "a: |\n" + "  1,2,3,[4],{5}\n" * 10_000
+    assert decode(YAML_TYPES[0], block.encode()) == {"a": block.removeprefix("a: |\n").replace("  1", "1")}
