@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -189,8 +188,8 @@ def _remove_tree(state: Path, keep_logs: bool) -> None:
     patterns = (f"{folder}{name}" for folder in ("", "*/", "*/log/") for name in ("*.log", "*.log.1"))
     logs = [log for pattern in patterns for log in state.glob(pattern)] if keep_logs else []
     saved_logs = [(log, log.read_bytes()) for log in logs]
-    shutil.rmtree(state, ignore_errors=True)
-    if state.exists():
+    # Containers chose the depth of their directories, and shutil.rmtree recurses.
+    if not succeeds("rm", "-rf", str(state)):
         raise LabError(f"{state} could not be removed; a process may still use it")
     for log, text in saved_logs:
         log.parent.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from node_agent.stats.collector import task_count, working_set_bytes
 from node_agent.stats.disk import DiskUsageScanner, filesystem_stats
 from node_agent.stats.model import PodDiskUsage
 from node_agent.volumes.paths import is_in_memory
-from reconcile.errors import NotReady, os_errors_as
+from reconcile.errors import DriverError, NotReady, os_errors_as
 from reconcile.listeners import Listeners
 from reconcile.loop import Loop, LoopTiming, retry_unexpected_errors
 
@@ -111,7 +111,7 @@ class EvictionManager:
             thresholds = thresholds_met(thresholds, observations)
         if not thresholds:
             return
-        usages = [await self._pod_usage(worker.pod) for worker in self._evictable().values()]
+        usages = await self._pod_usages([worker.pod for worker in self._evictable().values()])
         eviction = select_pod(thresholds, observations, usages, self._max_grace)
         if eviction is None:
             log.warning("node under pressure, and no pod may be evicted", extra={"signal": thresholds[0].signal})
@@ -122,8 +122,9 @@ class EvictionManager:
     async def enforce_disk_limits(self) -> None:
         """Evict every pod that exceeds one of its disk limits."""
         limited = [worker.pod for worker in self._evictable().values() if has_disk_limits(worker.pod)]
-        for eviction in local_storage_evictions([await self._pod_usage(pod) for pod in limited]):
-            self._evict(eviction)
+        for pod in limited:
+            for eviction in local_storage_evictions(await self._pod_usages([pod])):
+                self._evict(eviction)
 
     def _due_thresholds(self, met_thresholds: tuple[Threshold, ...]) -> tuple[Threshold, ...]:
         """Return the thresholds that require an eviction now: hard ones at once, soft ones after their grace period.
@@ -170,9 +171,29 @@ class EvictionManager:
         image_dir = await self._docker.root_dir()
         return await asyncio.to_thread(observe_signals, self._state_dir, image_dir)
 
+    async def _pod_usages(self, pods: Iterable[Pod]) -> list[PodUsage]:
+        """Return the usages of pods, without those whose containers are unknown."""
+        usages = []
+        for pod in pods:
+            try:
+                usages.append(await self._pod_usage(pod))
+            except DriverError as error:
+                fields = {"namespace": pod.metadata.namespace, "pod": pod.metadata.name, "error": str(error)}
+                log.warning("usage of a pod is unknown; it is not evicted", extra=fields)
+        return usages
+
     async def _pod_usage(self, pod: Pod) -> PodUsage:
+        """Return the usage of a pod. If its disk usage cannot be read, the result of the last scan counts.
+
+        Otherwise the pod would never be evicted, and under pressure other pods would be in its place.
+        """
         containers = await self._docker.list_pod_containers(pod.metadata.uid)
-        disk = await self._disks.scan(pod, containers)
+        try:
+            disk = await self._disks.scan(pod, containers)
+        except DriverError as error:
+            fields = {"namespace": pod.metadata.namespace, "pod": pod.metadata.name, "error": str(error)}
+            log.warning("disk usage of a pod could not be read; the last one counts", extra=fields)
+            disk = self._disks.last(pod.metadata.uid) or PodDiskUsage()
         return await asyncio.to_thread(_measure_pod, pod, containers, disk)
 
 

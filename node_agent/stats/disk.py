@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
-import stat
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,7 +16,10 @@ from node_agent.host import HostInfo, etc_hosts_path, pod_dir, resolv_conf_path,
 from node_agent.runtime.container import RuntimeContainer
 from node_agent.stats.model import DiskUsage, FilesystemStats, PodDiskUsage, PodWithContainers
 from node_agent.volumes.paths import is_in_memory, is_pod_owned, volume_dir
+from node_agent.volumes.tree_walk import walk
 from reconcile.errors import DriverError, NotReady, os_errors_as
+
+log = logging.getLogger(__name__)
 
 BLOCK_BYTES = 512
 """Unit of st_blocks (stat(2))."""
@@ -36,34 +39,15 @@ def filesystem_stats(path: str) -> FilesystemStats:
 
 
 def directory_usage(root: Path) -> tuple[int, int]:
-    """Return the bytes and inodes of a directory as `du -x` counts: hard links once, other mounts not at all."""
-    try:
-        device = root.lstat().st_dev
-    except OSError:
-        return 0, 0
-    size = 0
-    inodes: set[int] = set()
-    for directory, names, files in os.walk(root):
-        links = [name for name in names if Path(directory, name).is_symlink()]
-        names[:] = [name for name in names if _directory_device(Path(directory, name)) == device]
-        for name in (".", *files, *links):
-            try:
-                state = os.lstat(Path(directory, name))
-            except OSError:
-                continue
-            if state.st_ino not in inodes:
-                inodes.add(state.st_ino)
-                size += state.st_blocks * BLOCK_BYTES
-    return size, len(inodes)
+    """Return the bytes and inodes of a directory as `du -x` counts: hard links once, other mounts not at all.
 
-
-def _directory_device(path: Path) -> int:
-    """Return the device of a directory, -1 for anything else."""
-    try:
-        state = path.lstat()
-    except OSError:
-        return -1
-    return state.st_dev if stat.S_ISDIR(state.st_mode) else -1
+    A directory that does not exist has none. Raises OSError.
+    """
+    size = inodes = 0
+    for status in walk(root):
+        size += status.st_blocks * BLOCK_BYTES
+        inodes += 1
+    return size, inodes
 
 
 def log_usage(path: str) -> tuple[int, int]:
@@ -111,7 +95,8 @@ class DiskUsageScanner:
         layer_sizes: dict[str, int] = {}
         if any(not container.layer for container in started_containers):
             layer_sizes = await self._docker.writable_layer_sizes(uid)
-        usage = await asyncio.to_thread(self._scan_directories, pod, started_containers, layer_sizes)
+        with os_errors_as(NotReady, f"disk usage of pod {pod.metadata.namespace}/{pod.metadata.name}"):
+            usage = await asyncio.to_thread(self._scan_directories, pod, started_containers, layer_sizes)
         self._usages[uid] = usage
         return usage
 
@@ -154,8 +139,8 @@ class DiskUsageScanner:
         for pod_with_containers in pods if is_due else new_pods:
             try:
                 await self.scan(pod_with_containers.pod, pod_with_containers.containers.all)
-            except DriverError:
-                continue
+            except DriverError as error:
+                log.warning("disk usage of a pod could not be read", extra={"error": str(error)})
         if is_due:
             duration = time.monotonic() - started_at
             self._next_scan_at = time.monotonic() + max(MIN_SCAN_INTERVAL_SECONDS, duration * SCAN_INTERVAL_FACTOR)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import stat
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
 from node_agent.volumes.payload import PayloadFile
+from node_agent.volumes.removal import remove_tree
 
 DATA_LINK, NEW_DATA_LINK = "..data", "..data_tmp"
 
@@ -97,4 +97,4 @@ def _remove_old_directories(root: Path, current: str) -> None:
             if entry.is_symlink():
                 entry.unlink()
             else:
-                shutil.rmtree(entry)
+                remove_tree(entry)

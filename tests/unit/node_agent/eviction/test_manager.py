@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -19,10 +21,13 @@ from node_agent.eviction.thresholds import SIGNALS, NodePressure, Pressure
 from node_agent.host import pod_dir, termination_message_path
 from node_agent.pods.status import evicted_status
 from node_agent.pods.worker import PodWorker
+from node_agent.runtime.container import RuntimeContainer, RuntimePod
 from node_agent.stats.collector import task_count, working_set_bytes
 from node_agent.stats.disk import DiskUsageScanner, directory_usage
+from node_agent.stats.model import PodWithContainers
 from node_agent.volumes.paths import volume_dir
-from tests.testbed.docker.fake import AgentKilled
+from reconcile.errors import NotReady
+from tests.testbed.docker.fake import AgentKilled, FakeDocker
 from tests.testbed.node.events import FakeEventRecorder
 from tests.unit.node_agent.examples import NOW, UID, make_pod
 from tests.unit.node_agent.fake_host import FakeHost, fake_host
@@ -64,9 +69,11 @@ async def test_agent_killed_during_eviction_leaves_nothing_of_the_pod(tmp_path: 
 
 @dataclass(frozen=True, slots=True)
 class Evicting:
-    """An eviction manager, the pressure that it has found, and its events about the node."""
+    """An eviction manager, the disk usage and the pods that it knows, the pressure that it has found, its events."""
 
     manager: EvictionManager
+    disks: DiskUsageScanner
+    pods: dict[str, PodWorker]
     node_pressure: NodePressure
     recorder: FakeEventRecorder
 
@@ -101,17 +108,18 @@ async def evicting(host: FakeHost, worker: PodWorker, hard: str = "", **more: An
             while host.status.phase != "Running":
                 await asyncio.sleep(0.001)
             pods = {UID: worker}
+            disks = DiskUsageScanner(host.docker, host.host)
             manager = EvictionManager(
                 settings=settings,
                 docker=host.docker,
-                disks=DiskUsageScanner(host.docker, host.host),
+                disks=disks,
                 evictable=lambda: pods,
                 reclaim=(reclaim,),
                 pressure=pressure,
                 events=recorder,
             )
             manager.changed.add(on_change)
-            yield Evicting(manager, pressure, recorder)
+            yield Evicting(manager, disks, pods, pressure, recorder)
             while worker.pod.status.reason == "Evicted" and not (worker.cleaned_up and is_cleared(host)):
                 await asyncio.sleep(0.001)
     finally:
@@ -139,11 +147,119 @@ def fill(file: Path, size: int) -> None:
     file.write_bytes(b"x" * size)
 
 
+def volume_file(host: FakeHost) -> Path:
+    return Path(volume_dir(pod_dir(host.host, UID), LIMITED.spec.volumes[0]), "data")
+
+
 async def test_volume_contents_are_measured(tmp_path: Path) -> None:
     async with fake_host(tmp_path / "w") as host, evicting(host, host.worker(LIMITED)) as eviction:
-        fill(Path(volume_dir(pod_dir(host.host, UID), LIMITED.spec.volumes[0]), "data"), 128 << 10)
+        fill(volume_file(host), 128 << 10)
         await eviction.manager.enforce_disk_limits()
         assert host.status.message == 'Usage of EmptyDir volume "v" exceeds the limit "64Ki". '
+
+
+@pytest.fixture
+def unreadable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """UIDs of pods whose disk usage cannot be read."""
+    uids: set[str] = set()
+
+    def usage(path: Path) -> tuple[int, int]:
+        if uids & set(path.parts):
+            raise OSError(errno.EIO, "Input/output error")
+        return directory_usage(path)
+
+    monkeypatch.setattr("node_agent.stats.disk.directory_usage", usage)
+    return uids
+
+
+@pytest.fixture
+def unlisted(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """UIDs of pods whose containers Docker does not list."""
+    uids: set[str] = set()
+    list_containers = FakeDocker.list_pod_containers
+
+    async def containers(docker: FakeDocker, uid: str) -> list[RuntimeContainer]:
+        if uid in uids:
+            raise NotReady("Docker: a container cannot be read")
+        return await list_containers(docker, uid)
+
+    monkeypatch.setattr(FakeDocker, "list_pod_containers", containers)
+    return uids
+
+
+OTHER = replace(
+    LIMITED,
+    metadata=replace(LIMITED.metadata, uid="other", name="unknown"),
+    spec=replace(LIMITED.spec, priority=1),
+)
+
+
+def precede_by_other(pods: dict[str, PodWorker]) -> list[str]:
+    """Add the pod OTHER before the pod that there is. Return the list of messages with which it is evicted."""
+    messages: list[str] = []
+    other = SimpleNamespace(pod=OTHER, cleaned_up=True, evict=lambda message, _: messages.append(message))
+    pods |= {"other": cast("PodWorker", other), UID: pods.pop(UID)}
+    return messages
+
+
+@pytest.mark.parametrize("cause", ["unreadable", "unlisted"])
+async def test_pod_with_unknown_usage_does_not_stop_the_limits_of_others(
+    tmp_path: Path, cause: str, request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
+) -> None:
+    request.getfixturevalue(cause).add("other")
+    async with fake_host(tmp_path / "w") as host, evicting(host, host.worker(LIMITED)) as eviction:
+        messages = precede_by_other(eviction.pods)
+        fill(volume_file(host), 128 << 10)
+        await eviction.manager.enforce_disk_limits()
+        assert host.status.message == 'Usage of EmptyDir volume "v" exceeds the limit "64Ki". '
+        assert not messages
+        assert "unknown" in [getattr(record, "pod", "") for record in caplog.records]
+
+
+@pytest.mark.parametrize("cause", ["unreadable", "unlisted"])
+async def test_pod_with_unknown_usage_does_not_stop_eviction_under_pressure(
+    tmp_path: Path, cause: str, request: pytest.FixtureRequest
+) -> None:
+    request.getfixturevalue(cause).add("other")
+    async with (
+        fake_host(tmp_path / "w") as host,
+        evicting(host, host.worker(LIMITED), "pid.available<100%") as eviction,
+    ):
+        messages = precede_by_other(eviction.pods)
+        await eviction.manager.synchronize()
+        assert host.status.reason == "Evicted"
+        assert not messages, "it has the higher priority"
+
+
+async def test_last_disk_usage_counts_while_it_cannot_be_read(tmp_path: Path, unreadable: set[str]) -> None:
+    async with fake_host(tmp_path / "w") as host, evicting(host, host.worker(LIMITED)) as eviction:
+        unreadable.add(UID)
+        await eviction.manager.enforce_disk_limits()
+        assert host.status.phase == "Running", "it was never read"
+        unreadable.clear()
+        fill(volume_file(host), 128 << 10)
+        await eviction.disks.scan(LIMITED, [])
+        unreadable.add(UID)
+        await eviction.manager.enforce_disk_limits()
+        assert host.status.message == 'Usage of EmptyDir volume "v" exceeds the limit "64Ki". '
+
+
+async def test_pod_whose_disk_usage_is_unreadable_does_not_stop_the_scan(
+    tmp_path: Path, unreadable: set[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with fake_host(tmp_path / "w") as host:
+        disks = DiskUsageScanner(host.docker, host.host)
+        pods = [PodWithContainers(pod, RuntimePod()) for pod in (OTHER, LIMITED)]
+        unreadable.add("other")
+        await disks.scan_if_due(pods)
+        assert disks.last(UID) is not None
+        assert disks.last("other") is None
+        assert "disk usage of pod red/unknown: Input/output error" in [
+            getattr(record, "error", "") for record in caplog.records
+        ]
+        unreadable.clear()
+        await disks.scan_if_due(pods)
+        assert disks.last("other") is not None
 
 
 async def test_termination_message_counts_as_disk_of_the_pod(tmp_path: Path) -> None:
