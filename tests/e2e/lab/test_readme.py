@@ -18,7 +18,7 @@ REFUSED = "# Forbidden"
 
 def commands() -> list[str]:
     """Return the lines of the blocks in the section of README."""
-    section = README.read_text().split(HEADING)[1].split("\n## ")[0]
+    section = README.read_text().split(HEADING)[1].split("\n##")[0]
     blocks = section.split("```")[1::2]
     return [line for block in blocks for line in block.splitlines() if line]
 

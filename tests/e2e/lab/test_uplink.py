@@ -155,3 +155,32 @@ def test_internal_lab_has_no_way_out(cluster: Cluster) -> None:
     assert cluster.execute("red", "red-1", "ping", "-c1", "-W1", INTERNET).returncode
     process = Path("/proc", cluster.nodes["node-1"].root.joinpath("dockerd.pid").read_text().strip(), "environ")
     assert b"HTTPS_PROXY=http://127.0.0.1:9" in process.read_bytes()
+
+
+TWO_LABS = """
+import sys
+from ipaddress import IPv4Network
+from pathlib import Path
+from lab import uplink
+from lab.topology import Lab, Site
+sites = [Site(prefix, IPv4Network("10.248.2.0/24")) for prefix in sys.argv[1:]]
+labs = [Lab(site, Path(), Path(), 1, "ovs-multitenant") for site in sites]
+for lab in labs:
+    lab.root.mkdir()
+try:
+    for lab in labs:
+        uplink.connect(lab)
+    for lab in labs:
+        uplink.disconnect(lab.site, lab.root)
+        print(uplink.FORWARDING.read_text().strip())
+finally:
+    for lab in labs:
+        (lab.root / uplink.FORWARDED).unlink(missing_ok=True)
+        lab.root.rmdir()
+"""
+
+
+def test_forwarding_ends_with_the_last_lab(tmp_path: Path) -> None:
+    with machine(tmp_path) as here:
+        for order in ((f"podv{OCTET}", f"podw{OCTET}"), (f"podw{OCTET}", f"podv{OCTET}")):
+            assert here.python(TWO_LABS, *order).split() == ["1", "0"]
