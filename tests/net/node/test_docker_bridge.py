@@ -42,6 +42,7 @@ class Dockerd:
     def __init__(self, cluster: PacketWorld, node: str) -> None:
         here = cluster.nodes[node]
         (here.root / "docker-run").mkdir(exist_ok=True)
+        (here.root / "docker.json").write_text("{}")
         specification = docker_process(cluster.lab, here)
         options = _options(here.root / "docker-network")
         command = [word for word in specification.command if word != "--bridge=none"]
