@@ -43,13 +43,12 @@ def load(file: str = "") -> Kubeconfig:
 
 
 def default_files(environment: Mapping[str, str], folder: Path, lab: Path) -> Sequence[Path]:
-    """Return the files to read without --kubeconfig, in `folder`. Raises BadKubeconfig if there are none.
+    """Return the files to read without --kubeconfig. Raises BadKubeconfig if there are none.
 
-    `lab` is the directory of the running lab.
-
-    The files of KUBECONFIG are merged. Of the others, the first that exists is read.
+    The files of KUBECONFIG are merged. Of the others, the first that exists is read. `folder` is the current directory,
+    `lab` that of the running lab.
     """
-    named = [Path(word) for word in environment.get("KUBECONFIG", "").split(os.pathsep) if word]
+    named = _named_files(environment)
     if named:
         return named
     candidates = [home_file(environment), folder / LAB_FILE, Path(ADMIN)]
@@ -69,8 +68,12 @@ def home_file(environment: Mapping[str, str]) -> Path:
 
 def writable_file(environment: Mapping[str, str]) -> Path:
     """Return the file to which new entries go: the first of KUBECONFIG, or ~/.kube/config."""
-    named = [word for word in environment.get("KUBECONFIG", "").split(os.pathsep) if word]
-    return Path(named[0]) if named else home_file(environment)
+    named = _named_files(environment)
+    return named[0] if named else home_file(environment)
+
+
+def _named_files(environment: Mapping[str, str]) -> list[Path]:
+    return [Path(word) for word in environment.get("KUBECONFIG", "").split(os.pathsep) if word]
 
 
 def _refuse_foreign_lab(file: Path, folder: Path, lab: Path) -> None:

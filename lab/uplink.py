@@ -37,13 +37,13 @@ def connect(lab: Lab) -> None:
                 site.bridge,
                 "accept",
                 "comment",
-                f'"{site.prefix}-lab"',
+                f'"{_table(site)}"',
             )
 
 
 def disconnect(site: Site, state: Path) -> None:
     """Remove what `connect` made; nothing if it did not. Raises LabError."""
-    if succeeds("nft", "list", "table", "ip", _table(site)):
+    if is_connected(site):
         run("nft", "delete", "table", "ip", _table(site))
     for handle in _accept_rules(site):
         run("nft", "delete", "rule", *FORWARD_CHAIN, "handle", str(handle))
@@ -69,6 +69,7 @@ def _other_labs(site: Site) -> list[Path]:
 
 
 def _table(site: Site) -> str:
+    """Return the name of the lab's table, which is also the comment of its rules in other tables."""
     return f"{site.prefix}-lab"
 
 
@@ -88,5 +89,5 @@ def _forward_chain_drops() -> bool:
 
 def _accept_rules(site: Site) -> Iterator[object]:
     for entry in _forward_chain():
-        if entry.get("rule", {}).get("comment") == f"{site.prefix}-lab":
+        if entry.get("rule", {}).get("comment") == _table(site):
             yield entry["rule"]["handle"]
