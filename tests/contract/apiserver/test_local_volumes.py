@@ -7,7 +7,7 @@ import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from api.client.kubeconfig import Kubeconfig
 from api.core.node import Node
 from api.core.storage import (
     LOCAL_VOLUMES_LABEL,
+    PRESENT,
     SELECTED_NODE,
     LocalVolume,
     LocalVolumeStatus,
@@ -102,6 +103,15 @@ class World:
         await self.claim(name)
         await self.pod(name, name)
         return str((await self.until_phase(f"{CLAIMS}/{name}", "Bound"))["spec"]["volumeName"])
+
+    async def until_kept(self, name: str) -> LocalVolume:
+        """Wait until the master has asked for the directory to be kept, and return the LocalVolume."""
+
+        async def is_kept() -> LocalVolume | None:
+            volume = await self.mine.get(LocalVolume, name)
+            return volume if volume.spec.state == PRESENT else None
+
+        return cast(LocalVolume, await until(is_kept, f"the directory of {name} is kept"))
 
     async def end_pod(self, name: str) -> None:
         await self.admin.request("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
@@ -241,7 +251,8 @@ async def refused(request: Awaitable[Any]) -> bool:
 async def test_node_may_only_report_its_own_local_volumes(world: World) -> None:
     async with world.agent():
         name = await world.bound("rights")
-    own = await world.mine.get(LocalVolume, name)
+    # The master writes once more after the claim is bound: the directory is one to keep.
+    own = await world.until_kept(name)
     assert [
         each.metadata.name for each in (await world.mine.list(LocalVolume, field_selector="spec.nodeName=mine")).items
     ]
