@@ -111,7 +111,7 @@ class World:
             volume = await self.mine.get(LocalVolume, name)
             return volume if volume.spec.state == PRESENT else None
 
-        return cast(LocalVolume, await until(is_kept, f"the directory of {name} is kept"))
+        return cast("LocalVolume", await until(is_kept, f"the directory of {name} is kept"))
 
     async def end_pod(self, name: str) -> None:
         await self.admin.request("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
