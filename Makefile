@@ -49,9 +49,10 @@ EVENTS ?= 100000
 KILLS ?= 1000
 
 .PHONY: soak
-soak: install ## load test of the master: EVENTS= watched writes, KILLS= SIGKILLs (half an hour)
+soak: install ## load test of the master: EVENTS= watched writes, KILLS= SIGKILLs; all clusters of the attack tests (half an hour)
 	@PODLANE_SOAK_EVENTS=$(EVENTS) PODLANE_SOAK_KILLS=$(KILLS) $(BIN)/pytest -q -s \
 		tests/contract/apiserver/test_watch_consistency.py tests/contract/apiserver/test_crash_recovery.py tests/contract/store/test_crash_recovery.py
+	@PODLANE_ALL_CLUSTERS=1 $(BIN)/pytest -q tests/net/isolation/test_attacks.py
 
 KERNEL := .vm/boot
 VM_PACKAGES := qemu-system-x86 qemu-system-common dbus busybox-static kmod
