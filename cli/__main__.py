@@ -12,7 +12,7 @@ from pathlib import Path
 from api.client.bootstrap import bootstrap_kubeconfig, node_kubeconfig
 from api.client.client import Client, ClientError
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
-from cli import check, completion, kubeconfig, lab_kubeconfig, login, logout, network, pod, scc, why
+from cli import check, completion, image, kubeconfig, lab_kubeconfig, login, logout, network, pod, scc, why
 from cli import version as version_command
 from cli.command import InputError, UsageError, add_command
 from lab.down import bring_down, has_traces
@@ -66,6 +66,7 @@ def build_parser() -> argparse.ArgumentParser:
     token.add_argument("--out", metavar="FILE", help="file for the kubeconfig (standard output)")
     for command in (add, token):
         kubeconfig.add_argument(command)
+    image.add_commands(topics.add_parser("image", help="images of the nodes"))
     pod.add_commands(topics.add_parser("pod", help="static pods of this node"))
     network.add_commands(topics.add_parser("network", help="the pod network"))
     completion.add_arguments(add_command(topics, "completion", "print the completion script of a shell", _completion))

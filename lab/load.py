@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def load(lab: Lab, images: Sequence[str], progress: Progress) -> None:
             _load_archive(lab.nodes, Path(image), image, progress)
         else:
             _copy(lab, (), image, lab.nodes, progress)
-    _warn_of_pulls(images, progress)
+    warn_of_pulls(images, progress)
 
 
 def build(lab: Lab, folder: Path, image: str, progress: Progress) -> None:
@@ -43,7 +44,7 @@ def build(lab: Lab, folder: Path, image: str, progress: Progress) -> None:
     progress(f"{first.name} has {image}")
     if others:
         _copy(lab, _host(first), image, others, progress)
-    _warn_of_pulls([image], progress)
+    warn_of_pulls([image], progress)
 
 
 def _host(node: LabNode) -> tuple[str, ...]:
@@ -52,7 +53,17 @@ def _host(node: LabNode) -> tuple[str, ...]:
 
 def _copy(lab: Lab, source: Sequence[str], image: str, nodes: Iterable[LabNode], progress: Progress) -> None:
     """Copy an image to nodes from the Docker that the options `source` name."""
-    with tempfile.NamedTemporaryFile(dir=lab.root, suffix=".tar") as archive:
+    with saved_archive(image, lab.root, source) as archive:
+        _load_archive(nodes, archive, image, progress)
+
+
+@contextlib.contextmanager
+def saved_archive(image: str, folder: Path | None = None, source: Sequence[str] = ()) -> Iterator[Path]:
+    """Yield an archive of an image of this machine's Docker, or of the Docker that the options `source` name.
+
+    It is a temporary file in `folder`. Raises LabError.
+    """
+    with tempfile.NamedTemporaryFile(dir=folder, suffix=".tar") as archive:
         try:
             run("docker", *source, "save", f"--output={archive.name}", image, seconds=COPY_SECONDS)
         except LabError as error:
@@ -60,7 +71,7 @@ def _copy(lab: Lab, source: Sequence[str], image: str, nodes: Iterable[LabNode],
                 f"{image} is neither a file nor an image in the Docker of this machine ({error}); "
                 "an image's name, or a file of `docker save`, is accepted"
             ) from None
-        _load_archive(nodes, Path(archive.name), image, progress)
+        yield Path(archive.name)
 
 
 def _load_archive(nodes: Iterable[LabNode], archive: Path, image: str, progress: Progress) -> None:
@@ -74,7 +85,8 @@ def _load_archive(nodes: Iterable[LabNode], archive: Path, image: str, progress:
         list(executor.map(load_on, nodes))
 
 
-def _warn_of_pulls(images: Iterable[str], progress: Progress) -> None:
+def warn_of_pulls(images: Iterable[str], progress: Progress) -> None:
+    """Say which images pods ask a registry for although they are on the node."""
     for image in images:
         if not Path(image).is_file() and image.rpartition(":")[2] in {"latest", image}:
             progress(f"pods with {image} need imagePullPolicy: IfNotPresent, or another tag than latest")

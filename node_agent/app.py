@@ -59,6 +59,7 @@ from node_agent.runtime.pleg import Pleg, PodCache
 from node_agent.server.auth import RequestAuth
 from node_agent.server.endpoints import StatusHandlers
 from node_agent.server.exec import ExecHandlers
+from node_agent.server.images import ImageHandler
 from node_agent.server.logs import LogHandler
 from node_agent.server.portforward import PortForwardHandler
 from node_agent.server.server import Server, require_client_certificates
@@ -336,7 +337,7 @@ async def serve(settings: Settings) -> None:
         async with asyncio.TaskGroup() as tasks:
             clients = Clients(api=api, docker=docker, network=network, prober=prober)
             agent = build_agent(settings, clients, tasks.create_task)
-            server = _build_server(settings, agent, api, serving_certificate, exec_journal)
+            server = _build_server(settings, agent, clients, serving_certificate, exec_journal)
             health = Health(
                 settings.health_address,
                 (HealthCheck("node", lambda: agent.node_status.not_ready_reason),),
@@ -412,19 +413,20 @@ def _read_client_ca(settings: Settings) -> bytes:
 
 
 def _build_server(
-    settings: Settings, agent: Agent, api: Client, certificate: ServingCertificate, exec_journal: ExecJournal
+    settings: Settings, agent: Agent, clients: Clients, certificate: ServingCertificate, exec_journal: ExecJournal
 ) -> Server:
     handlers = (
         StatusHandlers(settings, agent.pods, agent.stats, agent.pods.hung_reason),
         LogHandler(agent.pods, settings.docker_socket),
         ExecHandlers(agent.pods, settings.docker_socket, exec_journal),
         PortForwardHandler(agent.pods),
+        ImageHandler(clients.docker),
     )
     return Server(
         settings.address,
         settings.port,
         certificate.context(),
-        RequestAuth(api, settings.node_name),
+        RequestAuth(clients.api, settings.node_name),
         tuple(route for handler in handlers for route in handler.routes()),
     )
 

@@ -283,13 +283,23 @@ class Client:
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 raise self._unreachable(error) from None
 
+    async def upload(self, path: str, body: AsyncIterator[bytes], content_type: str, idle_seconds: float) -> bytes:
+        """POST a body of any length, and return the body of a successful response.
+
+        The server has `idle_seconds` to respond after it has received the body.
+        """
+        timeout = aiohttp.ClientTimeout(total=None, sock_read=idle_seconds)
+        headers = [("Content-Type", content_type)]
+        async with self._open_response("POST", path, body=body, headers=headers, timeout=timeout) as response:
+            return await response.read()
+
     @asynccontextmanager
     async def _open_response(
         self,
         method: str,
         path: str,
         *,
-        body: bytes | None = None,
+        body: bytes | AsyncIterator[bytes] | None = None,
         headers: Iterable[tuple[str, str]] = (),
         query: dict[str, str] | None = None,
         timeout: aiohttp.ClientTimeout | None = None,  # noqa: ASYNC109

@@ -9,7 +9,7 @@ import operator
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -25,6 +25,7 @@ from api.meta import times
 from node_agent.cgroups.hierarchy import CPU_PERIOD
 from node_agent.docker.exec import ExecResult, run_exec
 from node_agent.docker.http import TRANSIENT_ERRORS
+from node_agent.docker.load import load_images
 from node_agent.docker.process import process_user
 from node_agent.docker.pull import ImagePuller
 from node_agent.images.credentials import Credential
@@ -290,6 +291,13 @@ class DockerClient:
         self._digests.clear()
         image = await self._call(lambda client: client.inspect_image(name))
         return PullResult(seconds, int(image["Size"]))
+
+    @operation("load_images")
+    async def load(self, archive: AsyncIterable[bytes]) -> str:
+        """Load the images of an archive of `docker save`, and return Docker's report. Raises Refused and NotReady."""
+        report = await load_images(self._socket, archive)
+        self._digests.clear()
+        return report
 
     @operation("remove_image")
     async def remove_image(self, image: StoredImage) -> None:

@@ -120,6 +120,6 @@ def _pull_error(repository: str, message: str, permanent: type[Gone] | type[Refu
         return RegistryUnavailable(f"Docker: {message}")
     if any(text in message for text in _TRANSIENT_PULL_ERRORS):
         registry, _ = split_registry(repository)
-        by_hand = "without it, put the image on this node by `docker load`, in a lab by `podlane lab load`"
+        by_hand = "without it, put the image on the nodes by `podlane image load`, in a lab by `podlane lab load`"
         return NotReady(f"registry {registry} does not answer ({message}); {by_hand}")
     return permanent(f"Docker: {message}")

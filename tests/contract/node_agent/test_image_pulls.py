@@ -142,7 +142,9 @@ async def test_unreachable_registry_is_named_with_the_way_to_bring_an_image_by_h
         await real.pull(f"{registry}/team/tool:1")
     assert str(raised.value).startswith(f"registry {registry} does not answer (Get ")
     assert "connection refused" in str(raised.value)
-    assert str(raised.value).endswith("put the image on this node by `docker load`, in a lab by `podlane lab load`")
+    assert str(raised.value).endswith(
+        "put the image on the nodes by `podlane image load`, in a lab by `podlane lab load`"
+    )
     real.close()
 
 
