@@ -25,6 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("server", metavar="URL", nargs="?", default="", help="the master (that of the kubeconfig)")
     parser.add_argument("-u", "--username", metavar="NAME", help="name of the user (asked for)")
     parser.add_argument("-p", "--password", metavar="PASSWORD", help="password (asked for; others see the argument)")
+    parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
     parser.add_argument("--certificate-authority", metavar="FILE", help="CA certificate of the master, as PEM")
     add_kubeconfig_argument(parser)
 
@@ -49,9 +50,7 @@ def login(arguments: argparse.Namespace) -> int:
     user = arguments.username or _asked(input, "Username: ", "-u NAME")
     if ":" in user:
         raise UsageError(f"the name is {user!r}; names without a colon are accepted (RFC 7617)")
-    password = (
-        arguments.password if arguments.password is not None else _asked(getpass.getpass, "Password: ", "-p PASSWORD")
-    )
+    password = _password(arguments)
     token = asyncio.run(request_token(server, user, password))
     name = f"{user}/{_cluster_name(server.server)}"
     existing = file.read_bytes() if file.exists() else b""
@@ -63,6 +62,21 @@ def login(arguments: argparse.Namespace) -> int:
     atomic_file.write(file.resolve(), text.encode())  # a link stays a link
     sys.stdout.write(f"{user} is logged in at {server.server}; {file} has the token\n")
     return 0
+
+
+def _password(arguments: argparse.Namespace) -> str:
+    """Return the password of an option, of standard input, or the one that the user types. Raises UsageError."""
+    if not arguments.password_stdin:
+        given: str | None = arguments.password
+        return given if given is not None else _asked(getpass.getpass, "Password: ", "--password-stdin")
+    if arguments.password is not None:
+        raise UsageError("-p and --password-stdin are given; one of them is accepted")
+    if not arguments.username:
+        raise UsageError("--password-stdin needs -u NAME")
+    try:
+        return sys.stdin.buffer.read().decode().rstrip("\r\n")
+    except UnicodeDecodeError:
+        raise UsageError("standard input is not text; a password in UTF-8 is accepted") from None
 
 
 def _server(arguments: argparse.Namespace, file: Path) -> Kubeconfig:

@@ -16,7 +16,7 @@ import msgspec
 from api.client.client import ApiError, Client
 from api.codec import yaml
 from cli import kubeconfig
-from cli.command import UsageError, add_command, read_input
+from cli.command import FAILED, UsageError, add_command, read_input
 from cli.project import check_projects
 from reconcile.terminal import table
 
@@ -54,8 +54,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     pod = _read_pod(arguments.file, text)
     namespace = arguments.namespace or pod["metadata"].get("namespace") or "default"
     pod["metadata"] = {**pod["metadata"], "namespace": namespace}
-    asyncio.run(_print_explanation(arguments, pod))
-    return 0
+    return 0 if asyncio.run(_print_explanation(arguments, pod)) else FAILED
 
 
 def _read_pod(name: str, text: str) -> Document:
@@ -71,7 +70,8 @@ def _read_pod(name: str, text: str) -> Document:
     return {**pod, "metadata": metadata if isinstance(metadata, dict) else {}}
 
 
-async def _print_explanation(arguments: argparse.Namespace, pod: Document) -> None:
+async def _print_explanation(arguments: argparse.Namespace, pod: Document) -> bool:
+    """Print what becomes of the pod with each SCC. Return whether it is admitted."""
     headers = [("Impersonate-User", arguments.user)] if arguments.user else []
     headers += [("Impersonate-Group", group) for group in arguments.groups]
     async with Client(kubeconfig.load(arguments.kubeconfig)) as client:
@@ -88,7 +88,7 @@ async def _print_explanation(arguments: argparse.Namespace, pod: Document) -> No
     print()
     if isinstance(outcome, str):
         print(outcome)
-        return
+        return False
     metadata = outcome["metadata"]["annotations"]
     subject = {"serviceaccount": "the pod's service account", "user": "the user"}
     print(
@@ -96,6 +96,7 @@ async def _print_explanation(arguments: argparse.Namespace, pod: Document) -> No
     )
     changes = tuple(_filled_in("spec", pod.get("spec"), outcome["spec"]))
     print("\n".join(f"  {change}" for change in changes) or "  nothing")
+    return True
 
 
 async def _scc_names(client: Client) -> Sequence[str]:

@@ -11,7 +11,7 @@ from api.client.client import Client, ClientError, NotFound
 from api.core.pod import Pod
 from api.core.services import Service
 from cli import kubeconfig
-from cli.command import DROPPED, NOT_JUDGED, UsageError
+from cli.command import FAILED, NOT_JUDGED, UsageError
 from cli.node_query import QueryFailed
 from cli.project import check_project_of
 from cli.trace import packet
@@ -58,7 +58,7 @@ def why(arguments: argparse.Namespace) -> int:
     print(found.sentence)
     if found.advice:
         print(found.advice)
-    return 0 if found.passes else DROPPED
+    return 0 if found.passes else FAILED
 
 
 def _port(text: str) -> tuple[int, str]:

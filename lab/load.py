@@ -33,6 +33,11 @@ def load(lab: Lab, images: Sequence[str], progress: Progress) -> None:
 
 def build(lab: Lab, folder: Path, image: str, progress: Progress) -> None:
     """Build an image from the folder of a Dockerfile, on the first node, and copy it to the others. Raises LabError."""
+    repository, colon, tag = image.partition(":")
+    if repository != repository.lower():
+        raise LabError(
+            f"{image}: the name of an image has no capital letters; {repository.lower()}{colon}{tag} is accepted"
+        )
     if not (folder / "Dockerfile").is_file():
         raise LabError(f"{folder} has no file Dockerfile; a folder with one is accepted")
     first, *others = lab.nodes
@@ -68,10 +73,15 @@ def saved_archive(image: str, folder: Path | None = None, source: Sequence[str] 
             run("docker", *source, "save", f"--output={archive.name}", image, seconds=COPY_SECONDS)
         except LabError as error:
             raise LabError(
-                f"{image} is neither a file nor an image in the Docker of this machine ({error}); "
-                "an image's name, or a file of `docker save`, is accepted"
+                f"{image} is neither a file nor an image in the Docker of this machine "
+                f"({_last_line(error)}); an image's name, or a file of `docker save`, is accepted"
             ) from None
         yield Path(archive.name)
+
+
+def _last_line(error: LabError) -> str:
+    """Return what Docker said, without the command that was run."""
+    return str(error).strip().splitlines()[-1].rpartition("Error response from daemon: ")[2]
 
 
 def _load_archive(nodes: Iterable[LabNode], archive: Path, image: str, progress: Progress) -> None:

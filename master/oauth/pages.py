@@ -181,11 +181,14 @@ def display_button(code: str, csrf: str) -> str:
 def display_token(access_token: str, url: str, request_path: str) -> str:
     """Return the page that shows a token, and how to use it."""
     login_command = f"oc login --token={access_token} --server={url}"
+    kubectl = f"kubectl --server={url} --token={access_token} --certificate-authority=ca.crt get projects"
     curl = f'curl -H "Authorization: Bearer {access_token}" "{url}/apis/user.openshift.io/v1/users/~"'
     return _page(
         "Your token",
         f"<h2>Your API token is</h2>\n<pre><code>{escape(access_token)}</code></pre>\n"
         f"<h2>Log in with this token</h2>\n<pre>{escape(login_command)}</pre>\n"
+        "<h2>Use this token with kubectl and the CA certificate of the master</h2>\n"
+        f"<pre>{escape(kubectl)}</pre>\n"
         f"<h2>Use this token directly against the API</h2>\n<pre>{escape(curl)}</pre>\n"
         f'<p><a href="{escape(request_path)}">Request another token</a></p>\n',
         wide=True,

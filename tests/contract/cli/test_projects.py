@@ -85,6 +85,15 @@ def test_a_service_that_does_not_exist_is_not_found(podlane: Podlane) -> None:
     assert podlane("network", "services", "default/kubernetes")[1] == "podlane: no node has answered\n"
 
 
+def test_scc_explain_fails_if_the_pod_is_refused(podlane: Podlane, tmp_path: Path) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text(POD)
+    assert podlane("scc", "explain", str(file), "-n", "red") == (0, "")
+    file.write_text(POD.replace("image: i", "image: i, securityContext: {privileged: true}"))
+    assert podlane("scc", "explain", str(file), "-n", "red")[0] == 0, "the administrator may use privileged"
+    assert podlane("scc", "explain", str(file), "-n", "red", "--as", "nobody") == (1, "")
+
+
 def test_changes_of_vnid_0_need_yes(podlane: Podlane, server: ApiServer) -> None:
     podlane("network", "isolate", "red", "blue")
     before = vnids(server)

@@ -82,3 +82,26 @@ def test_ca_of_the_kubeconfig_is_used_for_the_same_master(
     assert "Cannot connect" in capsys.readouterr().err
     assert main(["login", "https://127.0.0.1:2", "-u", "red", "-p", "x"]) == 2
     assert "--certificate-authority is missing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "problem"),
+    [
+        (["-u", "red", "-p", "x"], b"y", "-p and --password-stdin are given; one of them is accepted"),
+        ([], b"y", "--password-stdin needs -u NAME"),
+        (["-u", "red"], b"\xff", "standard input is not text; a password in UTF-8 is accepted"),
+    ],
+)
+def test_password_of_standard_input_is_refused(
+    arguments: list[str],
+    content: bytes,
+    problem: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    self_signed(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    login = ["login", URL, "--certificate-authority", str(tmp_path / "pem"), "--password-stdin"]
+    assert main([*login, *arguments]) == 2
+    assert capsys.readouterr().err == f"podlane: {problem}\n"

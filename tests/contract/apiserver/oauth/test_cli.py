@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import sys
 from pathlib import Path
 
 import pytest
@@ -29,6 +31,17 @@ def log_out(file: Path) -> int:
 async def user_name(config: Kubeconfig) -> str:
     async with Client(config) as client:
         return (await client.create_review(SelfSubjectReview())).status.user_info.username
+
+
+def test_login_reads_the_password_from_standard_input(
+    server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, ca = tmp_path / "config", server.root / "state" / "pki" / "ca.crt"
+    words = ["login", server.url, "-u", "bob", "--password-stdin", "--certificate-authority", str(ca)]
+    for ending, code in ((b"\n", 0), (b"wrong\n", 1)):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(PASSWORDS["bob"].encode() + ending)))
+        assert main([*words, "--kubeconfig", str(file)]) == code
+    assert asyncio.run(user_name(Kubeconfig.load(file))) == "bob"
 
 
 def test_logout_ends_the_token_and_removes_it(
