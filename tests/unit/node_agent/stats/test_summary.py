@@ -12,7 +12,7 @@ from node_agent.runtime.container import group_containers
 from node_agent.stats import cadvisor, metrics
 from node_agent.stats.cgroup_stats import CgroupUsage
 from node_agent.stats.machine import MachineStats, NetworkInterface
-from node_agent.stats.metrics import COUNTER, GAUGE, MetricFamily, ProbeMetrics, Sample, format_families, format_labels
+from node_agent.stats.metrics import ProbeMetrics
 from node_agent.stats.model import (
     ContainerStats,
     DiskUsage,
@@ -25,6 +25,7 @@ from node_agent.stats.model import (
     nano_cores,
 )
 from node_agent.stats.summary import summary_document
+from reconcile.exposition import COUNTER, GAUGE, MetricFamily, Sample, format_families, format_labels
 from tests.unit.node_agent.examples import NOW, UID, make_container, make_pod, make_sandbox
 
 AT = 1_700_000_000.5
