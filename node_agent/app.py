@@ -336,7 +336,7 @@ async def serve(settings: Settings) -> None:
         async with asyncio.TaskGroup() as tasks:
             clients = Clients(api=api, docker=docker, network=network, prober=prober)
             agent = build_agent(settings, clients, tasks.create_task)
-            server = _build_server(settings, agent, api, serving_certificate, exec_journal)
+            server = _build_server(settings, agent, clients, serving_certificate, exec_journal)
             health = Health(
                 settings.health_address,
                 (HealthCheck("node", lambda: agent.node_status.not_ready_reason),),
@@ -412,10 +412,10 @@ def _read_client_ca(settings: Settings) -> bytes:
 
 
 def _build_server(
-    settings: Settings, agent: Agent, api: Client, certificate: ServingCertificate, exec_journal: ExecJournal
+    settings: Settings, agent: Agent, clients: Clients, certificate: ServingCertificate, exec_journal: ExecJournal
 ) -> Server:
     handlers = (
-        StatusHandlers(settings, agent.pods, agent.stats, agent.pods.hung_reason),
+        StatusHandlers(settings, agent.pods, agent.stats, clients.network, agent.pods.hung_reason),
         LogHandler(agent.pods, settings.docker_socket),
         ExecHandlers(agent.pods, settings.docker_socket, exec_journal),
         PortForwardHandler(agent.pods),
@@ -424,7 +424,7 @@ def _build_server(
         settings.address,
         settings.port,
         certificate.context(),
-        RequestAuth(api, settings.node_name),
+        RequestAuth(clients.api, settings.node_name),
         tuple(route for handler in handlers for route in handler.routes()),
     )
 
