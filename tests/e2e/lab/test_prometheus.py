@@ -40,10 +40,10 @@ def token(cluster: Cluster) -> str:
 
 @pytest.fixture(scope="module")
 def prometheus(cluster: Cluster, token: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """Run Prometheus with the files of monitoring/. The lab's nodes have certificates that they signed themselves."""
+    """Run Prometheus with the files of monitoring/, as the configuration says."""
     directory = tmp_path_factory.mktemp("prometheus")
     (directory / "podlane.token").write_text(token)
-    (directory / "podlane-ca.crt").write_bytes((cluster.lab.root / "master" / "state" / "pki" / "ca.crt").read_bytes())
+    (directory / "podlane-ca.crt").write_bytes((cluster.lab.root / "master" / "pki" / "ca.crt").read_bytes())
     nodes = cluster.kubectl("get", "nodes", "-o", f"go-template-file={MONITORING / 'nodes.gotemplate'}").stdout
     (directory / "podlane-nodes.yaml").write_text(nodes)
     text = (MONITORING / "prometheus.yaml").read_text()
@@ -51,7 +51,6 @@ def prometheus(cluster: Cluster, token: str, tmp_path_factory: pytest.TempPathFa
         ("/etc/prometheus", str(directory)),
         ("MASTER", str(cluster.lab.site.master)),
         ("15s", "1s"),
-        (": &node_tls {", ": &node_tls {insecure_skip_verify: true, "),
     ):
         assert before in text
         text = text.replace(before, after)
@@ -59,6 +58,16 @@ def prometheus(cluster: Cluster, token: str, tmp_path_factory: pytest.TempPathFa
     (directory / "alerts.yaml").write_text((MONITORING / "alerts.yaml").read_text())
     with Prometheus(directory) as running:
         yield running
+
+
+@pytest.fixture(scope="module")
+def measured(cluster: Cluster) -> Iterator[None]:
+    """Run a pod that is probed."""
+    cluster.kubectl("create", "namespace", "monitored")
+    cluster.apply(POD)
+    cluster.wait_running("monitored", "measured")
+    yield
+    cluster.kubectl("delete", "namespace", "monitored")
 
 
 def page(node: LabNode, path: str, *headers: str) -> tuple[str, str]:
@@ -87,9 +96,10 @@ def test_prometheus_scrapes_every_daemon(cluster: Cluster, prometheus: Prometheu
     wait_until(lambda: healthy() == expected, f"these targets are up: {expected}")
 
 
+@pytest.mark.usefixtures("measured")
 def test_dashboards_and_alerts_name_only_metrics_that_exist(cluster: Cluster, prometheus: Prometheus) -> None:
-    cluster.wait_running("red", "a")
     wait_until(lambda: prometheus.value("count(up == 1)") == 1 + 5 * len(cluster.nodes), "all targets are up")
+    wait_until(lambda: prometheus.value("count(prober_probe_total)"), "the pod was probed")
     known = {*prometheus.get("metadata"), "up"}
     wrong = [
         f"{place}: {name}"
@@ -122,11 +132,9 @@ def test_only_authorized_clients_read_metrics_of_nodes(cluster: Cluster, token: 
         assert "# TYPE" in text, path
 
 
+@pytest.mark.usefixtures("measured")
 def test_series_of_a_pod_disappear_with_it(cluster: Cluster, token: str) -> None:
     node = cluster.nodes["node-1"]
-    cluster.kubectl("create", "namespace", "monitored")
-    cluster.apply(POD)
-    cluster.wait_running("monitored", "measured")
 
     def pages_with_pod() -> set[str]:
         bodies = {path: page(node, path, f"Authorization: Bearer {token}")[1] for path in PAGES}
@@ -135,4 +143,3 @@ def test_series_of_a_pod_disappear_with_it(cluster: Cluster, token: str) -> None
     wait_until(lambda: pages_with_pod() >= {"/resource", "/cadvisor", "/probes"}, "the pod has series")
     cluster.kubectl("-n", "monitored", "delete", "pod", "measured", "--wait=true")
     wait_until(lambda: not pages_with_pod(), "the pod has no series")
-    cluster.kubectl("delete", "namespace", "monitored")
