@@ -45,6 +45,17 @@ TIER_TARGETS := $(filter-out golden,$(TIERS))
 $(TIER_TARGETS): install
 	@$(BIN)/pytest -q tests/$@
 
+# Tests load the files of monitoring/ into Prometheus. It is unpacked, not installed: Debian's package starts a daemon.
+PROMETHEUS := .prometheus/usr/bin/prometheus
+contract e2e test: $(PROMETHEUS)
+
+$(PROMETHEUS): | packages
+	@echo "unpacking prometheus, once"
+	@rm -rf .prometheus; mkdir .prometheus; cd .prometheus; \
+	export DEBIAN_FRONTEND=noninteractive; apt-get -qq update; \
+	apt-get -qq -o APT::Sandbox::User=root download prometheus; \
+	dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin; rm prometheus_*.deb
+
 EVENTS ?= 100000
 KILLS ?= 1000
 

@@ -5,21 +5,25 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-from collections.abc import AsyncIterator, Coroutine
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from api.core.certificates import CertificateSigningRequest
+from api.core.node import Node
 from master.admission.chain import AdmissionChain, admission_plugins
 from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
 from master.audit.log import AuditLog, LogFile
 from master.auth import pki, service_account_tokens
 from master.auth.authorization import Authorizer
 from master.auth.oauth_tokens import OAuthTokenAuthenticator
+from master.cluster_metrics import certificate_metrics, node_metrics, version_metrics
 from master.config import MasterConfig, network_config
 from master.config_files import load_audit_policy, load_providers
 from master.controllers.context import ControllerContext, ServerAddress
@@ -30,7 +34,8 @@ from master.dns import DNSServer
 from master.oauth.session import SessionSealer, load_session_key
 from master.registry.creation import ObjectCreation
 from master.registry.projects import load_policy
-from master.resources.scheme import STORED_TYPES
+from master.resources.scheme import STORED_TYPES, group_resource
+from master.server import discovery
 from master.server.auditing import Auditor
 from master.server.proxy import kubelet_client
 from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS
@@ -38,6 +43,7 @@ from master.server.server import Server, ServerDependencies, proxy_authorities, 
 from master.storage.interface import Storage
 from master.storage.sqlite import SQLiteStorage
 from reconcile.connection_limiter import Limits
+from reconcile.exposition import MetricFamily
 from reconcile.health_checks import HealthCheck
 
 log = logging.getLogger(__name__)
@@ -82,6 +88,18 @@ def _audit_log(config: MasterConfig) -> AuditLog | None:
     return AuditLog(file, is_strict=config.audit_log_mode == "blocking-strict")
 
 
+def _metrics(
+    storage: SQLiteStorage, chain: AdmissionChain, runtime: ControllerRuntime, pki_directory: Path
+) -> Iterator[MetricFamily]:
+    """Yield the metrics of the parts that the server does not know."""
+    yield from storage.metrics()
+    yield from chain.metrics()
+    yield from runtime.metrics()
+    yield from node_metrics(record.object for record in storage.list(group_resource(Node)))
+    yield certificate_metrics(pki.certificate_ends(pki_directory))
+    yield from version_metrics(discovery.VERSION, version("podlane"))
+
+
 @asynccontextmanager
 async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
     """Run the master in the context; inside, it is ready to serve. Raises NotReady and Refused."""
@@ -110,7 +128,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
         authorize = authorizer.allows if config.security_context_constraints else None
         if authorize is None:
             log.warning("security context constraints are off: whoever may create a pod in a project can own its node")
-        chain = AdmissionChain(admission_plugins(network.services, authorize))
+        chain = AdmissionChain(admission_plugins(network.services, authorize), time.perf_counter)
         creation = ObjectCreation(chain, _now, ca_certificate, authorize)
         runtime = ControllerRuntime(
             ControllerContext(
@@ -155,6 +173,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 nodes=kubelet_client,
                 project_requests=project_requests,
                 auditor=Auditor(audit_log, await asyncio.to_thread(load_audit_policy, config), _now),
+                metrics=lambda: _metrics(storage, chain, runtime, pki_directory),
             ),
             Limits(per_user=config.max_connections_per_user),
         )

@@ -416,7 +416,7 @@ def _build_server(
     settings: Settings, agent: Agent, clients: Clients, certificate: ServingCertificate, exec_journal: ExecJournal
 ) -> Server:
     handlers = (
-        StatusHandlers(settings, agent.pods, agent.stats, agent.pods.hung_reason),
+        StatusHandlers(settings, agent.pods, agent.stats, clients.network, agent.pods.hung_reason),
         LogHandler(agent.pods, settings.docker_socket),
         ExecHandlers(agent.pods, settings.docker_socket, exec_journal),
         PortForwardHandler(agent.pods),

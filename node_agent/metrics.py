@@ -6,7 +6,9 @@ containers, volumes and probes: `node_agent/stats/metrics.py`.
 
 from __future__ import annotations
 
+import datetime
 import functools
+import math
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar
@@ -45,6 +47,16 @@ OPERATION_SECONDS = Histogram(
 SKIPPED_HOST_PORTS = Gauge(
     "podlane_node_agent_skipped_host_ports", "Host ports of pods that are not opened; events of the pods say why"
 )
+CLIENT_CERTIFICATE_TTL = Gauge(
+    "kubelet_certificate_manager_client_ttl_seconds",
+    "Seconds until the client certificate ends; +Inf if the agent does not renew it",
+)
+SERVING_CERTIFICATE_TTL = Gauge(
+    "kubelet_certificate_manager_server_ttl_seconds",
+    "Seconds until the certificate of the server ends; +Inf if it is of a file that others renew",
+)
+for certificate_ttl in (CLIENT_CERTIFICATE_TTL, SERVING_CERTIFICATE_TTL):
+    certificate_ttl.set(math.inf)
 REQUESTS = Counter("rest_client_requests_total", "Requests to the API server", ["code", "host", "method"])
 
 
@@ -93,6 +105,11 @@ class SyncTimer:
         self.next_operation = "sync"
         with SYNC_DURATION.labels(operation).time():
             await self._sync()
+
+
+def set_certificate_end(ttl: Gauge, end: datetime.datetime) -> None:
+    """Let a gauge show the seconds until `end`."""
+    ttl.set_function(lambda: end.timestamp() - time.time())
 
 
 def count_request(method: str, host: str, code: int) -> None:

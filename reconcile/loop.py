@@ -59,6 +59,9 @@ class Loop:
         self._timing = timing
         self._trigger = trigger or asyncio.Event()
         self.failures = 0
+        self.total_failures = 0
+        self.requested_passes = 0
+        """How often a pass was requested. Requests before the pass begins count as one."""
         self._passed_at = time.monotonic()
 
     @property
@@ -68,7 +71,14 @@ class Loop:
 
     def wake(self) -> None:
         """Request a pass now. Any number of calls before the pass begins lead to one pass."""
-        self._trigger.set()
+        if not self._trigger.is_set():
+            self.requested_passes += 1
+            self._trigger.set()
+
+    @property
+    def is_requested(self) -> bool:
+        """Whether a pass is requested that has not begun."""
+        return self._trigger.is_set()
 
     async def run(self) -> None:
         """Run passes until cancelled. The first pass begins at once."""
@@ -90,6 +100,7 @@ class Loop:
             await self._run_pass()
         except DriverError as error:
             self.failures += 1
+            self.total_failures += 1
             delay = retry_delay(self.failures, self._timing)
             log.warning("pass failed", extra={"loop": self._name, "error": str(error), "retry_in": f"{delay:.1f}s"})
             return delay

@@ -147,6 +147,4 @@ class NetworkController:
         counts = await openflow.packet_counts(DROP_BIT)
         flow_counts = {flow: count for flow, count in counts.items() if isinstance(flow, Flow)}
         table_misses = await openflow.table_misses()
-        metrics.DROPPED.clear()
-        for reason, owner, packets in drop_counters(flow_counts, table_misses, self._attacher.pod_names()):
-            metrics.DROPPED.labels(reason, owner).set(packets)
+        metrics.set_dropped_packets(drop_counters(flow_counts, table_misses, self._attacher.pod_names()))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Iterable
 from typing import TypeVar
 
 from prometheus_client import Counter, Gauge, Histogram
@@ -76,6 +76,13 @@ def set_pod_counts(network: NodeNetwork) -> None:
     ADDRESSES.labels("used").set(used)
     ADDRESSES.labels("free").set(int(network.node.last_pod) - int(network.node.first_pod) + 1 - used)
     PEERS.set(len(network.peers))
+
+
+def set_dropped_packets(counters: Iterable[tuple[str, str, int]]) -> None:
+    """Set the counts of dropped packets, each with its reason and owner. Those of pods that are gone disappear."""
+    DROPPED.clear()
+    for reason, owner, packets in counters:
+        DROPPED.labels(reason, owner).set(packets)
 
 
 async def timed(step: str, work: Awaitable[T]) -> T:

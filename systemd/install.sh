@@ -81,6 +81,7 @@ echo "installing the commands into /opt/podlane"
 [[ -x /opt/podlane/bin/python ]] || python3 -m venv /opt/podlane
 /opt/podlane/bin/pip install -q --disable-pip-version-check "$source"
 install -d /opt/podlane/share/docs/{adr,operations} /opt/podlane/share/kubernetes /opt/podlane/libexec /etc/podlane
+cp -rT --no-preserve=mode,ownership "$source/monitoring" /opt/podlane/share/monitoring
 for folder in . adr operations; do
     install -m 0644 "$source/docs/$folder"/*.md "/opt/podlane/share/docs/$folder/"
 done

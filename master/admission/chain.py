@@ -7,6 +7,7 @@ and eviction, and updates and deletes of controllers do not pass the chain.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from master.admission.certificate_requests import CertificateRequests
@@ -15,7 +16,7 @@ from master.admission.defaults import DefaultIngressClass, DefaultStorageClass, 
 from master.admission.limit_ranger import LimitRanger
 from master.admission.namespace_lifecycle import NamespaceLifecycle
 from master.admission.node_restriction import NodeRestriction
-from master.admission.plugin import AdmissionPlugin, AdmissionRequest
+from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.admission.pod_node_constraints import PodNodeConstraints
 from master.admission.pod_security.plugin import PodSecurity
 from master.admission.rbac_escalation import RBACEscalation
@@ -26,7 +27,9 @@ from master.admission.service_account import ServiceAccountPlugin
 from master.admission.service_ips import ServiceIPs
 from master.auth.attributes import Authorize
 from master.config import ServiceConfig
+from master.errors import StatusError
 from master.storage.interface import Transaction
+from reconcile.exposition import Histogram, MetricFamily, format_labels, histogram
 
 
 def admission_plugins(services: ServiceConfig, authorize: Authorize | None) -> tuple[AdmissionPlugin, ...]:
@@ -62,25 +65,88 @@ def admission_plugins(services: ServiceConfig, authorize: Authorize | None) -> t
     )
 
 
-class AdmissionChain:
-    """Runs the stages of admission. Every stage raises `errors.StatusError` if a plugin rejects the write."""
+DURATION_BUCKETS = (0.005, 0.025, 0.1, 0.5, 1.0, 2.5)
 
-    def __init__(self, plugins: tuple[AdmissionPlugin, ...]) -> None:
-        self._plugins = plugins
+ADMIT, VALIDATE, RESERVE = "admit", "validate", "reserve"
+"""The stages, as values of the label `type` of the metric. The first two are those of Kubernetes."""
+
+
+class AdmissionChain:
+    """Runs the stages of admission. Every stage raises `errors.StatusError` if a plugin rejects the write.
+
+    `timer` returns seconds, for the metrics: those of each plugin that acts in a stage.
+    """
+
+    def __init__(self, plugins: tuple[AdmissionPlugin, ...], timer: Callable[[], float] = lambda: 0.0) -> None:
+        self._mutating = tuple(plugin for plugin in plugins if _overrides(plugin, "mutate"))
+        self._validating = tuple(plugin for plugin in plugins if _overrides(plugin, "validate"))
+        self._reserving = tuple(plugin for plugin in plugins if _overrides(plugin, "reserve"))
+        self._timer = timer
+        self._seconds: dict[tuple[type[AdmissionPlugin], str, Operation, bool], Histogram] = {}
+
+    def metrics(self) -> Iterator[MetricFamily]:
+        """Yield the durations of plugins under kube-apiserver's name, with whether they rejected the write."""
+        yield histogram(
+            "apiserver_admission_controller_admission_duration_seconds",
+            "Seconds that an admission plugin took in a stage.",
+            {
+                format_labels(
+                    name=plugin.__name__.removesuffix("Plugin"),
+                    type=stage,
+                    operation=str(operation),
+                    rejected=str(is_rejected).lower(),
+                ): seconds
+                for (plugin, stage, operation, is_rejected), seconds in self._seconds.items()
+            },
+        )
 
     def mutate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
         """Return the object as completed by the plugins."""
-        for plugin in self._plugins:
-            obj = plugin.mutate(request, obj, objects)
+        start = self._timer()
+        for plugin in self._mutating:
+            try:
+                obj = plugin.mutate(request, obj, objects)
+            except StatusError:
+                self._observe(plugin, ADMIT, request, start, is_rejected=True)
+                raise
+            start = self._observe(plugin, ADMIT, request, start)
         return obj
 
     def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
         """Call `validate` of every plugin."""
-        for plugin in self._plugins:
-            plugin.validate(request, obj, objects)
+        start = self._timer()
+        for plugin in self._validating:
+            try:
+                plugin.validate(request, obj, objects)
+            except StatusError:
+                self._observe(plugin, VALIDATE, request, start, is_rejected=True)
+                raise
+            start = self._observe(plugin, VALIDATE, request, start)
 
     def reserve(self, request: AdmissionRequest, obj: Any, transaction: Transaction) -> Any:
         """Return the object with what the plugins reserved for it."""
-        for plugin in self._plugins:
-            obj = plugin.reserve(request, obj, transaction)
+        start = self._timer()
+        for plugin in self._reserving:
+            try:
+                obj = plugin.reserve(request, obj, transaction)
+            except StatusError:
+                self._observe(plugin, RESERVE, request, start, is_rejected=True)
+                raise
+            start = self._observe(plugin, RESERVE, request, start)
         return obj
+
+    def _observe(
+        self, plugin: AdmissionPlugin, stage: str, request: AdmissionRequest, start: float, *, is_rejected: bool = False
+    ) -> float:
+        """Record the duration of a plugin's stage that began at `start`, and return its end."""
+        end, key = self._timer(), (type(plugin), stage, request.operation, is_rejected)
+        seconds = self._seconds.get(key)
+        if seconds is None:
+            seconds = self._seconds[key] = Histogram(DURATION_BUCKETS)
+        seconds.observe(end - start)
+        return end
+
+
+def _overrides(plugin: AdmissionPlugin, stage: str) -> bool:
+    """Return whether a plugin acts in a stage."""
+    return getattr(type(plugin), stage) is not getattr(AdmissionPlugin, stage)

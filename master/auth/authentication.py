@@ -9,7 +9,8 @@ import hmac
 import math
 import re
 import ssl
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +30,7 @@ from master.resources.metadata import Clock, parse_time
 from master.resources.scheme import BY_KIND, group_resource
 from master.storage.interface import Key, Storage
 from reconcile.errors import Refused
+from reconcile.exposition import MetricFamily, counter, format_labels
 
 BEARER = "bearer "
 
@@ -60,6 +62,16 @@ def user_from_certificate(certificate: Mapping[str, Any] | None) -> User:
     """Return the user that a verified client certificate names. The certificate has the form of `getpeercert`."""
     subject = peer_subject(certificate)
     return User(subject.user, frozenset((*subject.groups, "system:authenticated"))) if subject.user else User()
+
+
+def user_class(user: User) -> str:
+    """Return the class of a user for metrics, which must not have a series for each user.
+
+    Source: kube-apiserver (`compressUsername`).
+    """
+    if user.name in ("admin", "client", "kube_proxy", "kubelet"):
+        return user.name
+    return "email_id" if "@" in user.name else "other"
 
 
 def authorization_header(headers: MultiMapping[str]) -> str:
@@ -96,8 +108,34 @@ class Authenticator:
         self._tokens = tokens
         self._oauth_tokens = oauth_tokens
         self._clock = clock
+        self._results: Counter[str] = Counter()
+        self._user_classes: Counter[str] = Counter()
+
+    def metrics(self) -> Iterator[MetricFamily]:
+        """Yield the counters of requests by result and by class of users, under the names of kube-apiserver."""
+        yield counter(
+            "authentication_attempts",
+            "Requests by the result of authentication: success (also without a credential) or failure.",
+            {format_labels(result=result): number for result, number in self._results.items()},
+        )
+        yield counter(
+            "authenticated_user_requests",
+            "Authenticated requests by class of users.",
+            {format_labels(username=name): number for name, number in self._user_classes.items()},
+        )
 
     def authenticate(self, certificate: Mapping[str, Any] | None, authorization: str) -> Authentication:
+        """Return the user of a request, and count it. Raises Unauthorized."""
+        try:
+            authentication = self._authenticate(certificate, authorization)
+        except errors.StatusError:
+            self._results["failure"] += 1
+            raise
+        self._results["success"] += 1
+        self._user_classes[user_class(authentication.user)] += 1
+        return authentication
+
+    def _authenticate(self, certificate: Mapping[str, Any] | None, authorization: str) -> Authentication:
         """Return the user of a request. A certificate takes precedence over a token. Raises Unauthorized.
 
         The certificate that the master shows to kubelets is rejected: a client that uses it has it through a node. So

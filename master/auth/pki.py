@@ -8,6 +8,7 @@ here are EC P-256. The administrator's certificate is valid as long as the autho
 from __future__ import annotations
 
 import base64
+import contextlib
 import datetime
 import functools
 import ipaddress
@@ -101,6 +102,16 @@ def server_certificate(ca: Authority, directory: Path, known_as: Iterable[str], 
     except OSError as error:
         raise NotReady(f"certificate of the server {path}: {error}") from error
     return path
+
+
+def certificate_ends(directory: Path) -> dict[str, datetime.datetime]:
+    """Return when the certificates of the master's own files end, by file name; the first end of a file of several."""
+    ends = {}
+    for path in sorted((*directory.glob("*.crt"), *directory.glob("*.pem"))):
+        with contextlib.suppress(OSError, ValueError):
+            certificates = x509.load_pem_x509_certificates(path.read_bytes())
+            ends[path.name] = min(certificate.not_valid_after_utc for certificate in certificates)
+    return ends
 
 
 def client_identity(ca: Authority, user: str, groups: Iterable[str], now: datetime.datetime) -> Identity:

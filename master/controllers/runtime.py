@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -53,6 +53,7 @@ from master.resources.security_context_constraints import SecurityContextConstra
 from master.storage.interface import Conflict, Key, Put, Transaction, WatchEvent
 from master.storage.interface import Delete as StorageDelete
 from reconcile.errors import DriverError, NotReady
+from reconcile.exposition import Histogram, MetricFamily, counter, format_labels, gauge, histogram
 from reconcile.loop import Loop, LoopTiming, retry_unexpected_errors
 
 log = logging.getLogger(__name__)
@@ -236,6 +237,10 @@ def cool_down(duration: float, writes: int) -> float:
     return min(duration * COOL_DOWN_FACTOR, MAX_COOL_DOWN_SECONDS) if duration > SHORT_PASS_SECONDS else 0.0
 
 
+PASS_BUCKETS = tuple(1e-8 * 10**step for step in range(10))
+"""Seconds, as kube-controller-manager has them."""
+
+
 class ControllerRuntime:
     """Runs all controllers. `started` is set when the controllers required for startup have written."""
 
@@ -259,9 +264,40 @@ class ControllerRuntime:
             for controller in self._controllers
         }
 
+        self._pass_seconds = {name: Histogram(PASS_BUCKETS) for name in self._loops}
+
     def wake(self, name: str) -> None:
         """Start a pass of a controller at once."""
         self._loops[name].wake()
+
+    def metrics(self) -> Iterator[MetricFamily]:
+        """Yield metrics under kube-controller-manager's names. The item of a controller's queue is a requested pass."""
+        loops = {format_labels(name=name): loop for name, loop in self._loops.items()}
+        yield gauge(
+            "workqueue_depth",
+            "Passes of a controller that are requested and have not begun: 0 or 1.",
+            {labels: int(loop.is_requested) for labels, loop in loops.items()},
+        )
+        yield counter(
+            "workqueue_adds_total",
+            "Requested passes of a controller.",
+            {labels: loop.requested_passes for labels, loop in loops.items()},
+        )
+        yield counter(
+            "workqueue_retries_total",
+            "Passes of a controller that failed and are made again.",
+            {labels: loop.total_failures for labels, loop in loops.items()},
+        )
+        yield histogram(
+            "workqueue_work_duration_seconds",
+            "Seconds that a pass of a controller took to decide.",
+            {format_labels(name=name): seconds for name, seconds in self._pass_seconds.items()},
+        )
+        yield gauge(
+            "podlane_controller_failing_objects",
+            "Objects that a controller cannot reconcile; its log says why.",
+            {format_labels(name=name): len(self._errors.get(name, ())) for name in self._loops},
+        )
 
     async def run(self) -> None:
         """Run until cancelled."""
@@ -283,6 +319,7 @@ class ControllerRuntime:
         try:
             changes = self._collect_changes(controller.name, controller.reconcile(self._lister))
             duration = self._lister.context.monotonic() - start
+            self._pass_seconds[controller.name].observe(duration)
             await self._write(controller.name, changes)
         except DriverError:
             raise

@@ -17,6 +17,7 @@ from master.auth.authorization import request_attributes
 from master.resources import namespaces, virtual
 from master.resources.metadata import Clock
 from master.server.routes import NonResourceRoute, ProjectRequestRoute, ProxyRoute, ResourceRoute, ReviewRoute, Route
+from reconcile.exposition import MetricFamily, counter
 
 AUDIT_ID_HEADER = "Audit-Id"
 
@@ -78,17 +79,11 @@ class Auditor:
             if (reservation := self._reservations.get(record.audit_id)) is not None:
                 reservation.release()
 
-    def metrics(self) -> str:
-        """Return the counters of the log, in the text format of Prometheus."""
-        if self._log is None:
-            return ""
-        return "".join(
-            f"# HELP {name} {text}\n# TYPE {name} counter\n{name} {value}\n"
-            for name, text, value in (
-                ("apiserver_audit_event_total", "Audit events that were written.", self._log.written),
-                ("apiserver_audit_dropped_total", "Audit events that were dropped.", self._log.dropped),
-            )
-        )
+    def metrics(self) -> Iterator[MetricFamily]:
+        """Yield the counters of the log."""
+        if self._log is not None:
+            yield counter("apiserver_audit_event_total", "Audit events that were written.", {"": self._log.written})
+            yield counter("apiserver_audit_dropped_total", "Audit events that were dropped.", {"": self._log.dropped})
 
     def record(self, record: AuditRecord, stage: str, code: int = 0, status: Status | None = None) -> None:
         """Record a request at a stage. `code` is that of the response, 0 before it."""

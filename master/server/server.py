@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,6 +58,7 @@ from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES, Handler
 from master.server.open_requests import OpenRequests
 from master.server.proxy.kubelet_client import KubeletClient
 from master.server.proxy.pod_streams import PodStreams
+from master.server.request_metrics import NO_RESPONSE, RequestLabels, RequestMetrics, request_labels
 from master.server.routes import (
     NonResourceRoute,
     ProjectRequestRoute,
@@ -68,6 +70,7 @@ from master.server.routes import (
 from master.storage.interface import Key, Storage
 from reconcile.connection_limiter import REASONS, Limits
 from reconcile.errors import NotReady
+from reconcile.exposition import MetricFamily, counter, format_families, format_labels
 from reconcile.health_checks import HealthCheck
 from reconcile.listener import Listener
 
@@ -80,7 +83,7 @@ class ServerDependencies:
 
     `ready` are the checks of /readyz. `address` is the advertised address of
     the server, `public_url` returns its URL for users. `nodes` is the client of the node servers. `project_requests`
-    decides what requested projects contain.
+    decides what requested projects contain. `metrics` returns the metrics of other parts.
     """
 
     store: Storage
@@ -98,6 +101,7 @@ class ServerDependencies:
     nodes: KubeletClient
     project_requests: ProjectRequestPolicy
     auditor: Auditor
+    metrics: Callable[[], Iterable[MetricFamily]] = tuple
 
 
 def proxy_authorities(providers: Iterable[IdentityProvider]) -> str:
@@ -160,6 +164,8 @@ class Server:
         self._authority = parts.authority if proxy_authorities(parts.identity_providers) else None
         self._authorizer = parts.authorizer
         self._auditor = parts.auditor
+        self._other_metrics = parts.metrics
+        self._requests = RequestMetrics()
         self._project_request_message = parts.project_requests.message
         self._streams = PodStreams(store, parts.nodes, parts.creation)
         self.watches = watch.WatchHandler(store, clock)
@@ -209,11 +215,15 @@ class Server:
         await self._listener.stop()
 
     async def _handle(self, http: web.Request) -> web.StreamResponse:
-        try:
-            with self._auditor.request(http, _peer_address(http)) as record:
-                return await self._respond(http, record)
-        except AuditLogFull:
-            return _error_response(errors.service_unavailable("the audit log cannot record more requests"))
+        start, code = time.monotonic(), NO_RESPONSE
+        self._requests.begin(http.method)
+        with self._auditor.request(http, _peer_address(http)) as record:
+            try:
+                response = await self._respond(http, record)
+                code = response.status
+            finally:
+                self._requests.end(http.method, _labels(http, record), code, time.monotonic() - start)
+            return response
 
     async def _respond(self, http: web.Request, record: AuditRecord) -> web.StreamResponse:
         """Serve a request, and record how it ended."""
@@ -226,7 +236,7 @@ class Server:
             unavailable = errors.service_unavailable(str(error))
             response, status = _error_response(unavailable), unavailable.status
         except AuditLogFull:
-            raise
+            return _error_response(errors.service_unavailable("the audit log cannot record more requests"))
         except (asyncio.CancelledError, ConnectionError):
             self._auditor.record(record, RESPONSE_COMPLETE)
             raise
@@ -270,7 +280,8 @@ class Server:
 
         if not _may_run_on(route):
             return await self._dispatch(http, user, route, client_address, current_user)
-        with self.open_requests.open(authentication):
+        long_running = self._requests.long_running(http.method, _labels(http, record))
+        with self.open_requests.open(authentication), long_running:
             return await self._dispatch(http, user, route, client_address, current_user)
 
     def _client_certificate(self, transport: asyncio.Transport | None) -> Mapping[str, Any] | None:
@@ -317,11 +328,21 @@ class Server:
             raise errors.too_many_requests()
 
     def _metrics(self) -> str:
-        """Return the counters of the audit log and of connections, in the text format of Prometheus."""
-        name = "podlane_rejected_connections_total"
-        lines = [f'{name}{{reason="{reason}"}} {self._rejected_connections[reason]}\n' for reason in REASONS]
-        head = f"# HELP {name} Connections rejected by the limits of listeners.\n# TYPE {name} counter\n"
-        return f"{self._auditor.metrics()}{head}{''.join(lines)}"
+        """Return the metrics of the master, in the text format of Prometheus."""
+        return format_families(
+            (
+                *self._requests.families(),
+                *self.watches.metrics(),
+                *self._authenticator.metrics(),
+                *self._auditor.metrics(),
+                counter(
+                    "podlane_rejected_connections_total",
+                    "Connections rejected by the limits of listeners.",
+                    {format_labels(reason=reason): self._rejected_connections[reason] for reason in REASONS},
+                ),
+                *self._other_metrics(),
+            )
+        )
 
     def _authorize(
         self, user: User, route: Route, attributes: Attributes | PathAttributes, http: web.Request
@@ -357,6 +378,12 @@ class Server:
                 return await self._handlers.project_request(http, user)
             case NonResourceRoute():
                 return self._handlers.non_resource(http)
+
+
+def _labels(http: web.Request, record: AuditRecord) -> RequestLabels:
+    # The query of a request that is not authenticated is not parsed.
+    is_dry_run = record.info is not None and http.query.get("dryRun") == "All"
+    return request_labels(record, http.headers.get("Content-Type", ""), is_dry_run=is_dry_run)
 
 
 def _may_run_on(route: Route) -> bool:

@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,7 +20,7 @@ import msgspec
 from aiohttp import HttpVersion11, web
 
 from api.meta.schema import FORBIDDEN, FieldError
-from api.meta.types import ObjectMeta
+from api.meta.types import Object, ObjectMeta
 from master import errors
 from master.registry.registry import convert_event
 from master.registry.request import Request, int_param
@@ -32,6 +32,7 @@ from master.resources.users import Group
 from master.serialization import negotiation, tables
 from master.serialization.negotiation import View
 from master.storage.interface import Compacted, Key, Record, Storage, WatchEvent
+from reconcile.exposition import MetricFamily, counter, format_labels, gauge
 
 MAX_QUEUED_BYTES = 8 << 20
 """Maximum size of the queue of one client, in bytes. A client with a longer queue is disconnected."""
@@ -290,6 +291,9 @@ class WatchHandler:
         self._converted: dict[str, WatchEvent] = {}
         self._open: set[Watcher] = set()
         self._turns = asyncio.Semaphore(MAX_TURNS)
+        self._sent_events: Counter[type[Object]] = Counter()
+        """Events that ended watches have sent, by kind."""
+        self._slow_watchers = 0
         storage.watch(group_resource(Group), self._note_members)
 
     def _note_members(self, event: WatchEvent) -> None:
@@ -330,7 +334,25 @@ class WatchHandler:
             await watcher.run(self._store)
         finally:
             self._open.discard(watcher)
+            self._sent_events[watcher.kind] += watcher.sent_events
+            self._slow_watchers += watcher.is_slow
         return response
+
+    def metrics(self) -> Iterator[MetricFamily]:
+        """Yield the metrics of watches."""
+        open_watches, sent_events = Counter[type[Object]](), self._sent_events.copy()
+        for watcher in self._open:
+            open_watches[watcher.kind] += 1
+            sent_events[watcher.kind] += watcher.sent_events
+        yield gauge("apiserver_registered_watchers", "Open watches by kind.", _by_labels(open_watches))
+        yield counter(
+            "apiserver_watch_events_total", "Events that were sent to watches, by kind.", _by_labels(sent_events)
+        )
+        yield counter(
+            "podlane_slow_watchers_total",
+            "Watches that were ended because their client did not read.",
+            {"": self._slow_watchers},
+        )
 
     def initial_events(self, options: WatchOptions) -> Iterator[WatchEvent]:
         """Return the initial events of a watch. Raises Compacted."""
@@ -410,6 +432,8 @@ class Watcher:
         self._has_changed_rights = asyncio.Event()
         self._form = OutputForm(options.form.view, options.form.include, definitions=options.form.view.is_table)
         self._stream = stream
+        self.sent_events = 0
+        """Events that were sent or queued, without bookmarks."""
         self._backlog: list[WatchEvent] | None = []
 
     async def run(self, storage: Storage) -> None:
@@ -449,6 +473,17 @@ class Watcher:
     def user_name(self) -> str:
         """Return the name of the user."""
         return self._options.user_name
+
+    @property
+    def kind(self) -> type[Object]:
+        """Return the watched kind, in the version of the request."""
+        kind: type[Object] = self._options.selection.resource.type
+        return kind
+
+    @property
+    def is_slow(self) -> bool:
+        """Return whether the watch was ended because its client did not read."""
+        return self._stream.overflowed
 
     def note_changed_groups(self) -> None:
         """Review what a watch with a name filter shows, because its user is in other groups."""
@@ -546,6 +581,7 @@ class Watcher:
         chunk = self._watches.encode(self._selection, self._form, event)
         if chunk:
             self._stream.write(chunk)
+            self.sent_events += 1
             self._form = self._options.form  # Only the first event of a table has the column definitions.
 
     async def _send_all(self, events: Iterable[WatchEvent]) -> None:
@@ -577,6 +613,14 @@ class Watcher:
             except TimeoutError:
                 if self._options.bookmarks:
                     self._stream.write(self._watches.bookmark(self._options, storage.revision))
+
+
+def _by_labels(numbers: Counter[type[Object]]) -> dict[str, int]:
+    labelled = {}
+    for kind, number in numbers.items():
+        group, _, version = kind.API_VERSION.rpartition("/")
+        labelled[format_labels(group=group, version=version, kind=kind.KIND)] = number
+    return labelled
 
 
 def _framed(type_: str, body: bytes) -> bytes:

@@ -128,6 +128,15 @@ class RevisionLog:
         self._db.execute(f"PRAGMA user_version={FORMAT}")
         return migrated
 
+    def size_bytes(self) -> int:
+        """Return the size of the file and its write-ahead log on disk."""
+        return sum(path.stat().st_size for path in (self._path, Path(f"{self._path}-wal")) if path.exists())
+
+    def free_bytes(self) -> int:
+        """Return the free space of the disk that has the file."""
+        disk = os.statvfs(self._path.parent)
+        return disk.f_bavail * disk.f_frsize
+
     def compacted(self) -> int:
         """Return the newest compacted revision; 0 if there was no compaction."""
         revision: int = self._db.execute("SELECT revision FROM compaction").fetchone()[0]

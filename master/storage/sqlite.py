@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +36,7 @@ from master.storage.interface import (
 from master.storage.revision_log import LogRow, RevisionLog
 from master.storage.watch_cache import HistoryLimits, WatchCache
 from reconcile.errors import NotReady
+from reconcile.exposition import Histogram, MetricFamily, counter, format_labels, gauge, histogram
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +49,8 @@ class _QueuedWrite(NamedTuple):
 
 
 _Batch = list[_QueuedWrite]
+
+TRANSACTION_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
 class SQLiteStorage:
@@ -72,6 +76,8 @@ class SQLiteStorage:
         self._closing = False
         self.write_problem = ""
         """Why the last transaction was not written; empty if it was."""
+        self._transaction_seconds = Histogram(TRANSACTION_BUCKETS)
+        self._written_revisions = self._failed_transactions = 0
 
     @classmethod
     async def open(
@@ -167,6 +173,32 @@ class SQLiteStorage:
 
         return self._cache.watch(resource, contained)
 
+    def metrics(self) -> Iterator[MetricFamily]:
+        """Yield the metrics of the storage. Those of objects and of the size have kube-apiserver's names."""
+        counts = self._cache.counts()
+        yield gauge(
+            "apiserver_storage_objects",
+            "Stored objects by resource.",
+            {format_labels(resource=str(resource)): number for resource, number in counts.items()},
+        )
+        storage_labels = format_labels(storage_cluster_id="sqlite")
+        yield gauge(
+            "apiserver_storage_size_bytes", "Size of the store on disk.", {storage_labels: self._log.size_bytes()}
+        )
+        yield gauge("podlane_store_disk_free_bytes", "Free space of the store's disk.", {"": self._log.free_bytes()})
+        yield histogram(
+            "podlane_store_transaction_duration_seconds",
+            "Seconds until the queued writes of one transaction were on disk.",
+            {"": self._transaction_seconds},
+        )
+        yield counter(
+            "podlane_store_failed_transactions_total",
+            "Transactions that the disk did not take. Their writes failed.",
+            {"": self._failed_transactions},
+        )
+        yield counter("podlane_store_revisions_total", "Revisions that were written.", {"": self._written_revisions})
+        yield gauge("podlane_store_queued_writes", "Writes that wait for a transaction.", {"": len(self._queued)})
+
     # --- writing ---------------------------------------------------------------------------------------------------
 
     async def write(self, *changes: Put | Delete) -> tuple[Any, ...]:
@@ -223,15 +255,19 @@ class SQLiteStorage:
             self._wake.clear()
             batch, self._queued = self._queued, []
             log_rows = [_log_row(event) for write in batch for event in write.events]
+            start = time.monotonic()
             try:
                 if log_rows:
                     await loop.run_in_executor(self._thread, self._log.append, log_rows)
             except NotReady as error:
                 self._abort(batch, error)
                 self.write_problem = str(error)
+                self._failed_transactions += 1
                 continue
             if log_rows:
                 self.write_problem = ""
+                self._transaction_seconds.observe(time.monotonic() - start)
+                self._written_revisions += len(log_rows)
             for write in batch:
                 self._commit_done(write)
             if self._cache.take_compaction_due():

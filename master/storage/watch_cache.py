@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import bisect
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from master.resources.group_resource import GroupResource
@@ -82,6 +82,10 @@ class WatchCache:
         """Return the objects of a resource, of one namespace or of all, in any order. Faster than `list` for all."""
         table = self._tables[resource]
         return table.list(namespace) if namespace else [*table.records.values()]
+
+    def counts(self) -> Mapping[GroupResource, int]:
+        """Return the number of objects of each resource that has had one."""
+        return {resource: len(table.records) for resource, table in self._tables.items()}
 
     def list_at(self, resource: GroupResource, namespace: str, revision: int) -> Records:
         """Return the objects of a resource as they were at a revision, sorted. Raises Compacted."""

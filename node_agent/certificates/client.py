@@ -13,6 +13,7 @@ from api.client.client import Client
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.core.certificates import CLIENT_USAGES, KUBELET_CLIENT_SIGNER, NODE_USER_PREFIX, NODES_GROUP
 from api.pki.pem import BadPem, Certificate, Subject
+from node_agent import metrics
 from node_agent.certificates import crypto, csr
 from node_agent.certificates.crypto import KeyPair
 from node_agent.certificates.csr import CertificateSpec, request_certificate
@@ -125,6 +126,8 @@ class ClientCertificate:
             raise NotReady(f"{path}: {error}") from None
         if certificate is not None and certificate.subject != _subject(self._settings):
             certificate = None
+        if certificate is not None:
+            metrics.set_certificate_end(metrics.CLIENT_CERTIFICATE_TTL, certificate.not_after)
         self._certificate = certificate
         self._file_version = file_version
         return certificate

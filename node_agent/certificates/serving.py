@@ -13,6 +13,7 @@ from pathlib import Path
 from api.client.client import Client
 from api.core.certificates import KUBELET_SERVING_SIGNER, NODE_USER_PREFIX, NODES_GROUP, SERVER_USAGES
 from api.pki.pem import BadPem, Subject, pem_blocks
+from node_agent import metrics
 from node_agent.certificates import crypto, csr
 from node_agent.certificates.crypto import KeyPair
 from node_agent.certificates.csr import CertificateSpec, request_certificate
@@ -154,6 +155,7 @@ class ServingCertificate:
     def _set_pair(self, pair: KeyPair) -> None:
         self._load_into_context(pair.pem)
         self._pair = pair
+        metrics.set_certificate_end(metrics.SERVING_CERTIFICATE_TTL, pair.info.not_after)
         extra = {"user": pair.info.subject.user, "until": pair.info.not_after.isoformat()}
         log.info("serving certificate loaded", extra=extra)
 

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from api.network.attach import Attachment, AttachRequest, NetworkStatus
+from node_agent.network.plugin import NO_METRICS
 from reconcile import atomic_file
 from reconcile.errors import DriverError, Gone, NotReady, Refused, os_errors_as
 
@@ -188,6 +189,10 @@ class CniNetwork:
     async def list_sandboxes(self) -> frozenset[str]:
         """Return the IDs of all sandboxes that have a record: a plugin may have run for them."""
         return frozenset(path.stem for path in self._state_dir.glob("*.json"))
+
+    async def metrics(self) -> bytes:
+        """Raise Gone: plugins are programs that end."""
+        raise Gone(NO_METRICS)
 
     async def _add(self, record: CniRecord) -> dict[str, Any]:
         result: dict[str, Any] | None = None

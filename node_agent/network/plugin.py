@@ -7,6 +7,9 @@ from typing import Protocol
 
 from api.core.pod import Pod
 from api.network.attach import Attachment, AttachRequest, NetworkStatus
+from reconcile.errors import Gone
+
+NO_METRICS = "the network of this node has no daemon of Podlane, so there are no metrics of it"
 
 POD_IP_FIELDS = ("status.podIP", "status.podIPs")
 
@@ -26,6 +29,9 @@ class PodNetwork(Protocol):
     async def list_sandboxes(self) -> frozenset[str]:
         """Return the IDs of all sandboxes that this agent has attached."""
 
+    async def metrics(self) -> bytes:
+        """Return the metrics of the network's daemon in the Prometheus text format. Raises Gone if it has none."""
+
 
 class NoNetwork:
     """The network `none`. Sandboxes have no address, and no call fails."""
@@ -44,6 +50,10 @@ class NoNetwork:
     async def list_sandboxes(self) -> frozenset[str]:
         """Return no sandboxes."""
         return frozenset()
+
+    async def metrics(self) -> bytes:
+        """Raise Gone."""
+        raise Gone(NO_METRICS)
 
 
 def missing_address(pod: Pod, address: str) -> tuple[str, str] | None:

@@ -60,6 +60,10 @@ class SdnNetwork:
         content = await self._request("GET", f"/SANDBOXES?runtime={NODE_AGENT}")
         return frozenset(msgspec.json.decode(content, type=Sandboxes).sandboxes)
 
+    async def metrics(self) -> bytes:
+        """Return the metrics of the sdn daemon, which its own port shows on this host only."""
+        return await self._request("GET", "/METRICS")
+
     async def _request(self, method: str, path: str, body: msgspec.Struct | None = None) -> bytes:
         if self._http is None:
             raise RuntimeError("use the network in `async with`")

@@ -10,6 +10,7 @@ from aiohttp import web
 from msgspec.structs import replace
 
 from node_agent.config import Settings
+from node_agent.network.plugin import PodNetwork
 from node_agent.server.pod_lister import PodLister
 from node_agent.server.server import Handler, Route
 from node_agent.stats.model import PodWithContainers
@@ -25,11 +26,17 @@ class StatusHandlers:
     """Handlers for the state of the node. `hung_reason` returns which loop of the agent hangs, empty if none does."""
 
     def __init__(
-        self, settings: Settings, pods: PodLister, stats: StatsProvider, hung_reason: Callable[[], str]
+        self,
+        settings: Settings,
+        pods: PodLister,
+        stats: StatsProvider,
+        network: PodNetwork,
+        hung_reason: Callable[[], str],
     ) -> None:
         self._settings = settings
         self._pods = pods
         self._stats = stats
+        self._network = network
         self._checks = (PING, LOG, HealthCheck("syncloop", hung_reason))
 
     def routes(self) -> tuple[Route, ...]:
@@ -48,6 +55,7 @@ class StatusHandlers:
             Route("/metrics/resource", self._get_resource_metrics),
             Route("/metrics/cadvisor", self._get_cadvisor_metrics),
             Route("/metrics/probes", self._get_probe_metrics),
+            Route("/metrics/sdn", self._get_network_metrics),
         )
 
     async def _get_pods(self, _: web.Request) -> web.Response:
@@ -76,6 +84,9 @@ class StatusHandlers:
 
     async def _get_cadvisor_metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=await self._stats.cadvisor(), headers=PROMETHEUS_HEADERS)
+
+    async def _get_network_metrics(self, _: web.Request) -> web.Response:
+        return web.Response(body=await self._network.metrics(), headers=PROMETHEUS_HEADERS)
 
     async def _get_probe_metrics(self, _: web.Request) -> web.Response:
         return web.Response(body=await self._stats.probes(), headers=PROMETHEUS_HEADERS)

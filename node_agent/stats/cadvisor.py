@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from node_agent.stats.cgroup_stats import SUMMED_FIELDS, CgroupUsage
 from node_agent.stats.machine import NetworkInterface
-from node_agent.stats.metrics import COUNTER, GAUGE, NANOSECONDS, MetricFamily, Sample, format_labels
+from node_agent.stats.metrics import NANOSECONDS
 from node_agent.stats.model import ContainerStats, NodeStats, PodStats
+from reconcile.exposition import COUNTER, GAUGE, MetricFamily, Sample, format_labels
 
 Value = Callable[[CgroupUsage], float | None]
 

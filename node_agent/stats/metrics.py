@@ -1,13 +1,11 @@
 """/metrics, /metrics/resource and /metrics/probes in the Prometheus text format. Pure.
 
-The Prometheus client library is not used: it supports only counters whose names end in `_total`, while the kubelet has
-others, and it takes ten times as long for the thousands of samples of a node. Metrics of the agent's own work are in
-`node_agent/metrics.py`; `node_agent/stats/provider.py` appends the families of this module to them.
+Metrics of the agent's own work are in `node_agent/metrics.py`; `node_agent/stats/provider.py` appends the families of
+this module to them.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,50 +15,7 @@ from node_agent.runtime.container import POD_NAME, POD_NAMESPACE, RuntimeContain
 from node_agent.stats.cgroup_stats import CgroupUsage
 from node_agent.stats.machine import MachineStats
 from node_agent.stats.model import FilesystemStats, NodeStats, PodStats, PodWithContainers
-
-COUNTER, GAUGE, HISTOGRAM = "counter", "gauge", "histogram"
-_ESCAPED = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
-
-
-class Sample(NamedTuple):
-    """A value with labels in the form of `format_labels`.
-
-    `at` is the time in seconds since 1970, 0 for a sample without a time. `suffix` is appended to the family's name.
-    """
-
-    value: float
-    labels: str = ""
-    at: float = 0.0
-    suffix: str = ""
-
-
-class MetricFamily(NamedTuple):
-    """Samples of one name. `type` is counter, gauge or histogram."""
-
-    name: str
-    type: str
-    help: str
-    samples: Iterable[Sample]
-
-
-def format_labels(**labels: str) -> str:
-    """Return labels as text, ordered by name."""
-    return ",".join(f'{name}="{text.translate(_ESCAPED)}"' for name, text in sorted(labels.items()))
-
-
-def format_families(families: Iterable[MetricFamily]) -> str:
-    """Return families as text. A family without samples is omitted."""
-    return "".join(line for family in families for line in _format_family(family))
-
-
-def _format_family(family: MetricFamily) -> Iterator[str]:
-    header = f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.type}\n"
-    for sample in family.samples:
-        labels = f"{{{sample.labels}}}" if sample.labels else ""
-        timestamp = f" {int(sample.at * 1000)}" if sample.at else ""
-        yield f"{header}{family.name}{sample.suffix}{labels} {sample.value!r}{timestamp}\n"
-        header = ""
-
+from reconcile.exposition import COUNTER, GAUGE, HISTOGRAM, Histogram, MetricFamily, Sample, format_labels
 
 # --- /metrics/probes --------------------------------------------------------------------------------------------------
 
@@ -92,8 +47,7 @@ class _ProbeCounts:
     """The results and durations of a probe."""
 
     results: dict[str, int] = field(default_factory=dict)
-    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
-    seconds: float = 0.0
+    seconds: Histogram = field(default_factory=lambda: Histogram(BUCKETS))
 
 
 class ProbeMetrics:
@@ -114,8 +68,7 @@ class ProbeMetrics:
         counts = self._counts.setdefault(key, _ProbeCounts())
         result = RESULTS[success]
         counts.results[result] = counts.results.get(result, 0) + 1
-        counts.buckets[bisect_left(BUCKETS, seconds)] += 1
-        counts.seconds += seconds
+        counts.seconds.observe(seconds)
 
     def remove_pod(self, uid: str) -> None:
         """Remove the metrics of a pod."""
@@ -140,13 +93,7 @@ class ProbeMetrics:
 
     def _durations(self) -> Iterator[Sample]:
         for key, counts in sorted(self._counts.items(), key=lambda entry: entry[0]):
-            labels = format_labels(**key.labels())
-            cumulative = 0
-            for bound, number in zip((*map(str, BUCKETS), "+Inf"), counts.buckets, strict=True):
-                cumulative += number
-                yield Sample(cumulative, f'{labels},le="{bound}"', suffix="_bucket")
-            yield Sample(counts.seconds, labels, suffix="_sum")
-            yield Sample(cumulative, labels, suffix="_count")
+            yield from counts.seconds.samples(format_labels(**key.labels()))
 
 
 # --- /metrics/resource ------------------------------------------------------------------------------------------------

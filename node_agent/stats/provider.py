@@ -23,18 +23,11 @@ from node_agent.node import host_facts
 from node_agent.stats.cadvisor import cadvisor_families
 from node_agent.stats.collector import StatsCollector
 from node_agent.stats.disk import DiskUsageScanner, filesystem_stats
-from node_agent.stats.metrics import (
-    GAUGE,
-    MetricFamily,
-    ProbeMetrics,
-    Sample,
-    format_families,
-    kubelet_families,
-    resource_families,
-)
+from node_agent.stats.metrics import ProbeMetrics, kubelet_families, resource_families
 from node_agent.stats.model import FilesystemStats, NodeStats, PodWithContainers, cpu_times, nano_cores
 from node_agent.stats.summary import summary_document
 from reconcile.errors import DriverError, NotReady
+from reconcile.exposition import GAUGE, MetricFamily, Sample, format_families
 
 MIN_SAMPLE_AGE_SECONDS = 1.0
 MAX_SAMPLE_AGE_SECONDS = 60.0

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from api.network.attach import (
     CNI,
@@ -81,6 +82,7 @@ class CniServer:
         app.router.add_post("/CHECK", self._check)
         app.router.add_get("/STATUS", self._status)
         app.router.add_get("/SANDBOXES", self._sandboxes)
+        app.router.add_get("/METRICS", _metrics)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=CLOSING_SECONDS)
         await self._runner.setup()
         self._socket.parent.mkdir(parents=True, exist_ok=True)
@@ -188,6 +190,10 @@ def _interface_config(body: AttachRequest) -> InterfaceConfig:
         ingress_bandwidth=body.ingress_bandwidth,
         egress_bandwidth=body.egress_bandwidth,
     )
+
+
+async def _metrics(_: web.Request) -> web.Response:
+    return web.Response(body=generate_latest(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 async def _decode_body(request: web.Request, kind: type[R]) -> R:

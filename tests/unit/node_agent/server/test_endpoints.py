@@ -25,7 +25,7 @@ from node_agent.server.endpoints import StatusHandlers
 )
 async def test_configz_redacts_manifest_url_secrets(url: str, redacted_url: str) -> None:
     settings = Settings("n", "10.0.0.1", manifest_url=url, manifest_url_headers={"Authorization": "Bearer Secret"})
-    routes = {route.path: route for route in StatusHandlers(settings, Mock(), Mock(), Mock()).routes()}
+    routes = {route.path: route for route in StatusHandlers(settings, Mock(), Mock(), Mock(), Mock()).routes()}
     answer = await routes["/configz"].handler(make_mocked_request("GET", "/configz"))
     body = bytes(answer.body or b"")  # type: ignore[attr-defined]
     assert b"Secret" not in body

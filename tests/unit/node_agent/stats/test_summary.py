@@ -12,7 +12,7 @@ from node_agent.runtime.container import group_containers
 from node_agent.stats import cadvisor, metrics
 from node_agent.stats.cgroup_stats import CgroupUsage
 from node_agent.stats.machine import MachineStats, NetworkInterface
-from node_agent.stats.metrics import COUNTER, GAUGE, MetricFamily, ProbeMetrics, Sample, format_families, format_labels
+from node_agent.stats.metrics import ProbeMetrics
 from node_agent.stats.model import (
     ContainerStats,
     DiskUsage,
@@ -25,6 +25,7 @@ from node_agent.stats.model import (
     nano_cores,
 )
 from node_agent.stats.summary import summary_document
+from reconcile.exposition import format_families
 from tests.unit.node_agent.examples import NOW, UID, make_container, make_pod, make_sandbox
 
 AT = 1_700_000_000.5
@@ -190,18 +191,6 @@ def test_probe_metrics_are_removed_with_their_pod() -> None:
     assert families["prober_probe_duration_seconds_sum"][labels] == pytest.approx(20.213)
     counts.remove_pod(UID)
     assert format_families(counts.families()) == ""
-
-
-def test_metric_labels_and_values_round_trip() -> None:
-    odd = 'a"b\\c\nd'
-    text = format_families(
-        (
-            MetricFamily("x_total", COUNTER, "Words.", [Sample(1e22, format_labels(b=odd, a="1"))]),
-            MetricFamily("y", GAUGE, "", []),
-        )
-    )
-    assert values(text) == {"x_total": {(("a", "1"), ("b", odd)): 1e22}}
-    assert "# TYPE y" not in text
 
 
 def test_cpu_rates_are_computed_from_cpu_times() -> None:
