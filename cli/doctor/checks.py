@@ -44,12 +44,19 @@ MIN_FREE = 0.10
 """Part of a disk below which the node agent evicts pods (evictionHard)."""
 
 MAX_CONNTRACK = 0.9
+REFUSED = "refused"
+"""The problem of a port whose host answers, but where nothing listens."""
+
 MAX_SHOWN = 5
 """Peers, nodes and ports that one sentence names."""
 
 
 def _ok(check: str, found: str) -> Finding:
     return Finding(check, Level.OK, found)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _names(names: Sequence[str]) -> str:
@@ -323,12 +330,14 @@ def ports(found: Ports) -> Iterator[Finding]:
     for port in closed[:MAX_SHOWN]:
         sentence = f"{port.who} does not answer at {port.address}:{port.port}/tcp: {port.problem}"
         mend = f"nft insert rule inet filter input tcp dport {port.port} accept  # on the host {port.address}"
+        if port.problem == REFUSED:
+            mend = f"systemctl restart podlane.target  # on the host {port.address}"
         yield Finding("ports", Level.PROBLEM, sentence, mend)
     if len(closed) > MAX_SHOWN:
         rest = _names([port.address for port in closed[MAX_SHOWN:]])
         yield Finding("ports", Level.PROBLEM, f"nor do {rest}", "kubectl get nodes -o wide")
     if not closed:
-        yield _ok("ports", f"{len(found.ports)} ports of the cluster answer")
+        yield _ok("ports", f"{_count(len(found.ports), 'port')} of daemons answered")
 
 
 def tunnels(found: Tunnels) -> Iterator[Finding]:
@@ -345,8 +354,9 @@ def tunnels(found: Tunnels) -> Iterator[Finding]:
         mend = f"set mtu: {found.mtu - 50} in the master's master.yaml, then systemctl restart podlane-master"
         yield Finding("tunnels", Level.PROBLEM, sentence, mend)
     if not lost and not narrow:
-        of_all = f"{len(found.peers)} of {found.total}" if len(found.peers) < found.total else f"{found.total}"
-        yield _ok("tunnels", f"{of_all} peers answer through the tunnels, with packets of {found.mtu} bytes")
+        answered = _count(len(found.peers), "peer")
+        of_all = f"{answered} of {found.total} answered" if len(found.peers) < found.total else f"{answered} answered"
+        yield _ok("tunnels", f"{of_all} through the tunnels, also with packets of {found.mtu} bytes")
 
 
 def _lost(peers: Sequence[Peer], *, answers: bool) -> Iterator[Finding]:
@@ -397,4 +407,4 @@ def nodes(found: Nodes) -> Iterator[Finding]:
     if not found.nodes:
         yield Finding("nodes", Level.WARNING, "the cluster has no node", "podlane node token")
     elif not problems:
-        yield _ok("nodes", f"{len(found.nodes)} nodes are Ready")
+        yield _ok("nodes", f"{_count(len(found.nodes), 'node')} without a problem")

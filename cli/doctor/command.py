@@ -89,7 +89,7 @@ def as_text(found: Sequence[Finding]) -> str:
     listed = sorted(found, key=lambda finding: order.index(finding.level))
     rows = [(finding.level.upper(), finding.check, _sentence(finding)) for finding in listed]
     counts = {level: sum(finding.level is level for finding in found) for level in Level}
-    numbers = f"{counts[Level.PROBLEM]} problems, {counts[Level.WARNING]} warnings, {counts[Level.OK]} checks are good"
+    numbers = f"problems: {counts[Level.PROBLEM]}, warnings: {counts[Level.WARNING]}, good: {counts[Level.OK]}"
     return f"{table(('', 'CHECK', 'FOUND'), rows)}\n\n{numbers}\n"
 
 

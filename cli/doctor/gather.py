@@ -27,6 +27,7 @@ from api.core.node import Node
 from api.network.attach import AttachError, NetworkStatus
 from api.network.types import HostSubnet
 from cli.doctor import probes
+from cli.doctor.checks import REFUSED
 from cli.doctor.host import AGENT, MASTER, SDN, AgentSettings, Host, SdnSettings, run
 from cli.doctor.observations import (
     CertificateEnd,
@@ -107,7 +108,7 @@ async def daemons(host: Host) -> Sequence[Readiness]:
     """Return what the daemons say of themselves."""
     urls = []
     if host.master is not None and not host.master.kubeconfig:
-        urls.append((MASTER, f"https://{host.master.advertise_address or '127.0.0.1'}:{host.master.port}/readyz"))
+        urls.append((MASTER, f"https://{host.master.advertise_address}:{host.master.port}/readyz"))
     urls += [(SDN, f"http://{host.sdn.health_address}/readyz")] if host.sdn is not None else []
     urls += [(AGENT, f"http://{host.agent.health_address}/readyz")] if host.agent is not None else []
     return await asyncio.gather(*(_readiness(daemon, url) for daemon, url in urls))
@@ -163,8 +164,8 @@ async def open_v_switch(host: Host) -> OpenVSwitch:
 
 def _control_socket(rundir: Path) -> Path:
     """Return the control socket of ovs-vswitchd. Its name has the process id, unless it was configured."""
-    pid = (rundir / "ovs-vswitchd.pid").read_text().strip()
-    control = rundir / f"ovs-vswitchd.{pid}.ctl"
+    file = rundir / "ovs-vswitchd.pid"
+    control = rundir / f"ovs-vswitchd.{file.read_text().strip() if file.exists() else ''}.ctl"
     return control if control.exists() else rundir / "ovs-vswitchd.ctl"
 
 
@@ -547,7 +548,7 @@ async def _peer(echo: IcmpEcho, subnet: HostSubnet, mtu: int) -> Peer:
     gateway = str(IPv4Address(int(IPv4Address(subnet.subnet.partition("/")[0])) + 1))
     small = await _echoes(echo, gateway, 0)
     full = small and await _echoes(echo, gateway, mtu)
-    answers = small or await probes.tcp_problem(subnet.host_ip, 10250) in {"", "refused"}
+    answers = small or await probes.tcp_problem(subnet.host_ip, 10250) in {"", REFUSED}
     return Peer(subnet.host, subnet.host_ip, small, full, answers)
 
 

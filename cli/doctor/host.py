@@ -29,7 +29,7 @@ FILES = {MASTER: "master.yaml", SDN: "sdn.yaml", AGENT: "node-agent.yaml"}
 class MasterSettings(msgspec.Struct, frozen=True, rename="camel"):
     """Settings of the master; the defaults are its own."""
 
-    advertise_address: str = ""
+    advertise_address: str = "10.245.2.2"
     port: int = 8443
     state_dir: str = "/var/lib/podlane/master"
     admin_kubeconfig: str = ""
@@ -64,7 +64,7 @@ class AgentSettings(msgspec.Struct, frozen=True, rename="camel"):
     state_dir: str = "/var/lib/podlane/node-agent"
     docker_socket: str = "/var/run/docker.sock"
     network: str = "sdn"
-    pause_image: str = "podlane/pause:1"
+    pause_image: str = "podlane/pause"
     port: int = 10250
     health_address: str = "127.0.0.1:10248"
 

@@ -15,6 +15,8 @@ from email.utils import parsedate_to_datetime
 
 import aiohttp
 
+from cli.doctor.checks import REFUSED
+
 PROBE_SECONDS = 2.0
 MAX_BODY = 1 << 20
 _A, _NS, _IN = 1, 2, 1
@@ -28,7 +30,7 @@ async def tcp_problem(address: str, port: int, seconds: float = PROBE_SECONDS) -
     except TimeoutError:
         return f"no answer within {seconds:g} s"
     except ConnectionRefusedError:
-        return "refused"
+        return REFUSED
     except OSError as error:
         return error.strerror or str(error)
     writer.close()
@@ -63,6 +65,8 @@ async def http_get(url: str, unix_socket: str = "", seconds: float = PROBE_SECON
             return Response(response.status, body, {key.lower(): value for key, value in response.headers.items()})
     except TimeoutError:
         raise OSError(f"no answer within {seconds:g} s") from None
+    except aiohttp.ClientConnectorError as error:
+        raise OSError(error.os_error.strerror or str(error.os_error)) from None
     except aiohttp.ClientError as error:
         raise OSError(str(error) or type(error).__name__) from None
 
