@@ -14,6 +14,7 @@ from api.client.client import Client, ClientError
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from cli import check, completion, kubeconfig, lab_kubeconfig, login, logout, network, pod, scc, why
 from cli import version as version_command
+from cli.bundle import command as bundle
 from cli.command import InputError, UsageError, add_command
 from cli.doctor import command as doctor
 from lab.down import bring_down, has_traces
@@ -73,6 +74,9 @@ def build_parser() -> argparse.ArgumentParser:
     why.add_arguments(add_command(topics, "why", "say why packets pass or are dropped", why.why))
     doctor.add_arguments(
         add_command(topics, "doctor", "find what is wrong with this host, and say how to mend it", doctor.doctor)
+    )
+    bundle.add_arguments(
+        add_command(topics, "bundle", "collect an archive about this host for support, without secrets", bundle.bundle)
     )
     scc.add_commands(topics.add_parser("scc", help="security context constraints"))
     return parser

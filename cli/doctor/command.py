@@ -24,6 +24,12 @@ PROGRESS_SECONDS = 2.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `podlane doctor`."""
+    add_config_argument(parser)
+    add_output_argument(parser)
+
+
+def add_config_argument(parser: argparse.ArgumentParser) -> None:
+    """Add the argument --config of commands about this host."""
     parser.add_argument(
         "--config",
         metavar="DIR",
@@ -31,7 +37,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=CONFIG,
         help=f"directory of {', '.join(FILES.values())} ({CONFIG})",
     )
-    add_output_argument(parser)
 
 
 def add_output_argument(parser: argparse.ArgumentParser) -> None:

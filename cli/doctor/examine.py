@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple, TypeVar
 
+import msgspec
+
 from api.client.kubeconfig import BadKubeconfig
 from cli.doctor import checks, gather
 from cli.doctor.host import AGENT, MASTER, SDN, Host
@@ -87,13 +89,20 @@ async def examine_one(check: Check, host: Host, seconds: float) -> tuple[Finding
         async with asyncio.timeout(seconds):
             return await check.examine(host)
     except NotObserved as error:
-        return (Finding(check.name, error.level, str(error), error.command),)
+        level, sentence, command = error.level, str(error), error.command
     except TimeoutError:
-        return (Finding(check.name, Level.PROBLEM, f"{check.what}: not known after {seconds:g} s", "uptime"),)
+        level, sentence, command = Level.PROBLEM, f"{check.what}: not known after {seconds:g} s", "uptime"
     except BadKubeconfig as error:
-        return (Finding(check.name, Level.PROBLEM, str(error), "podlane node add NAME --out FILE  # on the master"),)
+        level, sentence, command = Level.PROBLEM, str(error), "podlane node add NAME --out FILE  # on the master"
+    except msgspec.DecodeError as error:
+        level, sentence, command = (
+            Level.PROBLEM,
+            f"{check.what}: an answer was not understood: {error}",
+            "podlane bundle",
+        )
     except PermissionError as error:
-        sentence = f"{check.what}: {error.filename or 'not'} may be read by root only"
-        return (Finding(check.name, Level.WARNING, sentence, "sudo podlane doctor"),)
+        sentence = f"{check.what}: {error.filename or 'it'} may be read by root only"
+        level, command = Level.WARNING, "sudo podlane doctor"
     except OSError as error:
-        return (Finding(check.name, Level.PROBLEM, f"{check.what}: {error}", "dmesg | tail"),)
+        level, sentence, command = Level.PROBLEM, f"{check.what}: {error}", "dmesg | tail"
+    return (Finding(check.name, level, sentence, command),)

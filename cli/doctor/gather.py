@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
-import json
 import platform
 import random
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -94,13 +93,14 @@ async def units(host: Host) -> Sequence[Unit]:
 
 def _unit(text: str) -> Unit:
     values = dict(line.partition("=")[::2] for line in text.splitlines())
+    restarts = values.get("NRestarts", "")
     return Unit(
         values.get("Id", ""),
         values.get("LoadState", ""),
         values.get("ActiveState", ""),
         values.get("SubState", ""),
         values.get("UnitFileState", ""),
-        int(values.get("NRestarts") or 0),
+        int(restarts) if restarts.isdecimal() else 0,
     )
 
 
@@ -178,8 +178,15 @@ async def _ovsdb(rundir: Path, table: str, *columns: str) -> list[dict[str, Any]
         raise _not_answering("ovsdb-server", error, "systemctl restart openvswitch-switch") from None
     if not output.strip():
         return []
-    listed = json.loads(output)
-    return [dict(zip(listed["headings"], row, strict=True)) for row in listed["data"]]
+    listed = msgspec.json.decode(output, type=_Rows)
+    return [dict(zip(listed.headings, row, strict=False)) for row in listed.data]
+
+
+class _Rows(msgspec.Struct):
+    """Rows as ovs-vsctl prints them."""
+
+    headings: list[str]
+    data: list[list[Any]]
 
 
 async def datapath(host: Host) -> Datapath:
@@ -212,21 +219,38 @@ def _modules() -> tuple[bool, bool]:
 
 async def forward_policy(_: Host) -> Sequence[ForwardChain]:
     """Return the firewalls' base chains for forwarded packets, also those of iptables-legacy."""
-    listing = json.loads(await run(["nft", "-j", "list", "chains"], PROGRAM_SECONDS))
-    chains = [entry["chain"] for entry in listing["nftables"] if "chain" in entry]
+    listing = msgspec.json.decode(await run(["nft", "-j", "list", "chains"], PROGRAM_SECONDS), type=_Listing)
+    chains = [entry.chain for entry in listing.nftables if entry.chain is not None]
     found = [await _nft_chain(chain) for chain in chains if _is_forward(chain)]
     return (*found, *await _legacy_chains())
 
 
-def _is_forward(chain: Mapping[str, Any]) -> bool:
-    ours = chain["table"] in {"podlane", "podlane-guard"}
-    return chain.get("hook") == "forward" and chain["family"] in {"ip", "inet"} and not ours
+class _Chain(msgspec.Struct):
+    """A chain as nft lists it."""
+
+    family: str
+    table: str
+    name: str
+    hook: str = ""
+    policy: str = "accept"
 
 
-async def _nft_chain(chain: Mapping[str, Any]) -> ForwardChain:
-    family, table, name = chain["family"], chain["table"], chain["name"]
-    rules = await run(["nft", "list", "chain", family, table, name], PROGRAM_SECONDS)
-    return ForwardChain("nftables", family, table, name, chain.get("policy", "accept"), accepts_pods(rules))
+class _Entry(msgspec.Struct):
+    chain: _Chain | None = None
+
+
+class _Listing(msgspec.Struct):
+    nftables: list[_Entry]
+
+
+def _is_forward(chain: _Chain) -> bool:
+    ours = chain.table in {"podlane", "podlane-guard"}
+    return chain.hook == "forward" and chain.family in {"ip", "inet"} and not ours
+
+
+async def _nft_chain(chain: _Chain) -> ForwardChain:
+    rules = await run(["nft", "list", "chain", chain.family, chain.table, chain.name], PROGRAM_SECONDS)
+    return ForwardChain("nftables", chain.family, chain.table, chain.name, chain.policy, accepts_pods(rules))
 
 
 def accepts_pods(rules: str) -> bool:
@@ -267,33 +291,45 @@ async def sysctls(_: Host) -> Sysctls:
 # --- Docker -----------------------------------------------------------------------------------------------------------
 
 
-async def _docker(settings: AgentSettings, path: str) -> Any:
+class _DockerInfo(msgspec.Struct, rename="pascal"):
+    """What Docker says of itself."""
+
+    server_version: str = ""
+    driver: str = ""
+    cgroup_driver: str = ""
+    live_restore_enabled: bool = False
+    docker_root_dir: str = ""
+    security_options: list[str] | None = None
+
+
+async def _docker(settings: AgentSettings, path: str) -> bytes | None:
     """Return an answer of Docker; None if there is no such object. Raises NotObserved."""
     mend = "systemctl restart docker || journalctl -u docker -n 20"
     try:
         response = await probes.http_get(f"http://docker{path}", settings.docker_socket, PROGRAM_SECONDS)
     except OSError as error:
         raise _not_answering(f"Docker at {settings.docker_socket}", error, mend) from None
-    if response.status == 404:
-        return None
-    try:
-        return msgspec.json.decode(response.body)
-    except msgspec.DecodeError:
-        raise _not_answering(f"Docker at {settings.docker_socket}", f"{path}: no JSON", mend) from None
+    if response.status not in {200, 404}:
+        raise _not_answering(f"Docker at {settings.docker_socket}", f"{path}: status {response.status}", mend)
+    return response.body if response.status == 200 else None
+
+
+async def _docker_info(settings: AgentSettings) -> _DockerInfo:
+    return msgspec.json.decode(await _docker(settings, "/info") or b"{}", type=_DockerInfo)
 
 
 async def docker(host: Host) -> Docker:
     """Return Docker's version and options."""
     settings = _agent(host)
-    info = await _docker(settings, "/info") or {}
+    info = await _docker_info(settings)
     iptables, problem = dockerd_iptables(tuple(_dockerd_arguments(settings.docker_socket)))
     return Docker(
-        version=info.get("ServerVersion", ""),
-        storage_driver=info.get("Driver", ""),
-        cgroup_driver=info.get("CgroupDriver", ""),
-        live_restore=info.get("LiveRestoreEnabled") is True,
-        root=info.get("DockerRootDir", ""),
-        rootless=any("rootless" in option for option in info.get("SecurityOptions") or ()),
+        version=info.server_version,
+        storage_driver=info.driver,
+        cgroup_driver=info.cgroup_driver,
+        live_restore=info.live_restore_enabled,
+        root=info.docker_root_dir,
+        rootless=any("rootless" in option for option in info.security_options or ()),
         iptables=iptables,
         options_problem=problem,
     )
@@ -418,8 +454,8 @@ async def disks(host: Host) -> Sequence[Disk]:
     settings = _agent(host)
     paths = [settings.state_dir]
     try:
-        paths.append((await _docker(settings, "/info") or {}).get("DockerRootDir", ""))
-    except NotObserved:
+        paths.append((await _docker_info(settings)).docker_root_dir)
+    except (NotObserved, msgspec.DecodeError):
         paths.append("/var/lib/docker")  # The check of Docker reports it.
     return await asyncio.to_thread(_disks, paths)
 

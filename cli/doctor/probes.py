@@ -48,7 +48,7 @@ class Response:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-async def http_get(url: str, unix_socket: str = "", seconds: float = PROBE_SECONDS) -> Response:
+async def http_get(url: str, unix_socket: str = "", seconds: float = PROBE_SECONDS, limit: int = MAX_BODY) -> Response:
     """Return the response to a request without credentials. Certificates are not verified, so no secret may be sent.
 
     Raises OSError if there is none in time.
@@ -61,7 +61,7 @@ async def http_get(url: str, unix_socket: str = "", seconds: float = PROBE_SECON
             aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=seconds)) as http,
             http.get(url, allow_redirects=False) as response,
         ):
-            body = await response.content.read(MAX_BODY)
+            body = await _read(response.content, limit)
             return Response(response.status, body, {key.lower(): value for key, value in response.headers.items()})
     except TimeoutError:
         raise OSError(f"no answer within {seconds:g} s") from None
@@ -69,6 +69,14 @@ async def http_get(url: str, unix_socket: str = "", seconds: float = PROBE_SECON
         raise OSError(error.os_error.strerror or str(error.os_error)) from None
     except aiohttp.ClientError as error:
         raise OSError(str(error) or type(error).__name__) from None
+
+
+async def _read(stream: aiohttp.StreamReader, limit: int) -> bytes:
+    """Return at most `limit` bytes of a body."""
+    body = bytearray()
+    while len(body) < limit and (data := await stream.read(limit - len(body))):
+        body += data
+    return bytes(body)
 
 
 async def seconds_ahead(url: str) -> float:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from cli.__main__ import main
@@ -43,6 +44,7 @@ async def good(_: Host) -> tuple[Finding, ...]:
         (NotObserved("not looked at", "look"), Level.WARNING, "not looked at"),
         (NotObserved("it does not answer", "start it", Level.PROBLEM), Level.PROBLEM, "does not answer"),
         (ConnectionRefusedError(111, "Connection refused"), Level.PROBLEM, "Connection refused"),
+        (msgspec.ValidationError("no object"), Level.PROBLEM, "an answer was not understood: no object"),
         (PermissionError(13, "Permission denied", "/secret"), Level.WARNING, "/secret may be read by root only"),
     ],
 )
