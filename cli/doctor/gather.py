@@ -24,6 +24,7 @@ from api.client.client import Client, ClientError
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.core.node import Node
 from api.network.attach import AttachError, NetworkStatus
+from api.network.forwarding import accepts_pods
 from api.network.types import HostSubnet
 from cli.doctor import probes
 from cli.doctor.checks import REFUSED
@@ -251,15 +252,6 @@ def _is_forward(chain: _Chain) -> bool:
 async def _nft_chain(chain: _Chain) -> ForwardChain:
     rules = await run(["nft", "list", "chain", chain.family, chain.table, chain.name], PROGRAM_SECONDS)
     return ForwardChain("nftables", chain.family, chain.table, chain.name, chain.policy, accepts_pods(rules))
-
-
-def accepts_pods(rules: str) -> bool:
-    """Return whether a listing of nft or iptables has rules that accept what comes from and goes to tun0."""
-    lines = [line for line in rules.splitlines() if "accept" in line.lower()]
-    return all(any(word in line for word in words for line in lines) for words in _DIRECTIONS)
-
-
-_DIRECTIONS = (('iifname "tun0"', "-i tun0 "), ('oifname "tun0"', "-o tun0 "))
 
 
 async def _legacy_chains() -> tuple[ForwardChain, ...]:

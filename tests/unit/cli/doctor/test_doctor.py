@@ -11,10 +11,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from api.network.forwarding import accepts_pods
 from cli.__main__ import main
 from cli.doctor.command import as_json, as_text, exit_code
 from cli.doctor.examine import Check, examine, examine_one
-from cli.doctor.gather import accepts_pods, dockerd_iptables
+from cli.doctor.gather import dockerd_iptables
 from cli.doctor.host import SDN, Failed, Host, SdnSettings, read_host, run
 from cli.doctor.observations import Configuration, Finding, Level, NotObserved
 
