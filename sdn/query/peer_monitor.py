@@ -18,7 +18,9 @@ from sdn.topology import NodeNetwork, gateway_of
 
 log = logging.getLogger(__name__)
 
-ECHO_SECONDS, ECHO_ATTEMPTS = 1.0, 3
+ECHO_SECONDS = 1.0
+"""Longest time for which a reply is waited for. A single packet may be lost: only several rounds make a loss."""
+
 NODE_SECONDS = 60.0
 """Time after which the Node of a lost peer is read again."""
 
@@ -64,8 +66,9 @@ class PeerMonitor:
         if not sample:
             return {}
         async with IcmpEcho(network.node.gateway) as echo:
-            found = await asyncio.gather(*(_answers(echo, gateways[name]) for name in sample))
-        return dict(zip(sample, found, strict=True))
+            seconds = min(ECHO_SECONDS, self._seconds)
+            found = await asyncio.gather(*(echo.milliseconds(gateways[name], seconds) for name in sample))
+        return {name: milliseconds is not None for name, milliseconds in zip(sample, found, strict=True)}
 
     async def _without_stopped_nodes(self, lost: Iterable[str]) -> tuple[str, ...]:
         """Return the lost peers whose Nodes are Ready, or not known."""
@@ -84,10 +87,3 @@ class PeerMonitor:
         except ClientError:
             return True
         return all(condition.status == "True" for condition in node.status.conditions if condition.type == "Ready")
-
-
-async def _answers(echo: IcmpEcho, gateway: str) -> bool:
-    for _ in range(ECHO_ATTEMPTS):
-        if await echo.milliseconds(gateway, ECHO_SECONDS) is not None:
-            return True
-    return False

@@ -20,7 +20,7 @@ from tests.testbed.netns.cluster import NetnsCluster, netns_lab
 from tests.testbed.podlane_cli import podlane_network
 from tests.testbed.wait import wait_until
 
-FAST = "--peer-probe-seconds=0.05"
+FAST = "--peer-probe-seconds=0.2"
 CUT = "podheal-cut"
 
 
@@ -31,7 +31,7 @@ class Cluster(NetnsCluster):
         super().__init__(netns_lab("podheal", 74, 3))
         for name, process in self._specifications.items():
             if name.endswith(" sdn"):
-                self._specifications[name] = replace(process, command=(*process.command, FAST, "--resync-seconds=1"))
+                self._specifications[name] = replace(process, command=(*process.command, FAST, "--resync-seconds=1", "--resolv-conf=/dev/null"))
 
     def status(self, node: str) -> NetworkStatus:
         return self.call_cni_server(node, lambda network: network.status())
@@ -86,25 +86,23 @@ def test_lost_tunnel_is_reported_by_both_ends_until_it_works_again(cluster: Clus
         assert cluster.status("node-3").lost_peers == ()
         shown = podlane_network(cluster.lab.kubeconfig, "status")
         assert "no answer through the tunnels to node-2" in shown
+        cluster.kill("node-1 sdn")
+        cluster.start("node-1 sdn")
+        wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
+        seen: list[tuple[str, ...] | None] = []
+
+        def has_seen_the_loss() -> bool:
+            seen.append(cluster.status("node-1").lost_peers)
+            return seen[-1] == ("node-2",)
+
+        wait_until(has_seen_the_loss, "the loss after a kill of the daemon")
+        assert set(seen[:-1]) <= {None}, "a daemon that does not know yet takes nothing back"
     for node in cluster.nodes:
         cluster.wait_for_lost(node)
     assert "no answer through the tunnels" not in podlane_network(cluster.lab.kubeconfig, "status")
 
 
-def test_daemon_that_is_killed_says_nothing_until_it_knows(cluster: Cluster) -> None:
-    with cluster.cut("node-1", "node-2"):
-        cluster.wait_for_lost("node-1", "node-2")
-        cluster.kill("node-1 sdn")
-        cluster.start("node-1 sdn")
-        wait_until(lambda: cluster.network_ready("node-1"), "the daemon")
-        seen: set[tuple[str, ...] | None] = set()
-        wait_until(lambda: seen.add(cluster.status("node-1").lost_peers) or ("node-2",) in seen, "the loss")
-        assert () not in seen
-    cluster.wait_for_lost("node-1")
-
-
 def test_peer_whose_node_is_gone_is_not_lost(cluster: Cluster) -> None:
-    node = cluster.nodes["node-3"]
     with cluster.cut("node-1", "node-3"):
         cluster.wait_for_lost("node-1", "node-3")
         ready = [{"type": "Ready", "status": "Unknown"}]
@@ -114,7 +112,6 @@ def test_peer_whose_node_is_gone_is_not_lost(cluster: Cluster) -> None:
         set_conditions(cluster, path, [{"type": "Ready", "status": "True"}])
         cluster.wait_for_lost("node-1", "node-3")
     cluster.wait_for_lost("node-1")
-    assert node.name == "node-3"
 
 
 def set_conditions(cluster: Cluster, path: str, conditions: list[dict[str, str]]) -> None:
@@ -133,7 +130,6 @@ def test_foreign_firewall_is_reported_until_it_accepts_packets_of_pods(cluster: 
         for command in finding["command"].split(" && "):
             run(*inside, command.removeprefix("nft "))
         wait_until(lambda: cluster.status("node-2").firewall_problem == "", "the end of the problem")
-        assert levels(cluster.doctor("node-2"), "forward-policy") == {"ok"}
     finally:
         run(*inside, "delete table inet corp")
 
@@ -145,24 +141,25 @@ def test_doctor_on_a_node(cluster: Cluster) -> None:
     assert "2 peers answered" in good["tunnels"][0]["found"]
     assert {"docker", "images"} <= {check for check in good if "problem" in levels(good, check)}, "no Docker runs here"
     assert all(finding["command"] for found in good.values() for finding in found if finding["level"] != "ok")
-    with cluster.cut("node-1", "node-2"):
-        [lost] = cluster.doctor("node-1")["tunnels"]
-    assert (lost["level"], "node-2" in lost["found"], "node-3" in lost["found"]) == ("problem", True, False)
 
 
-def test_doctor_finds_an_underlay_with_a_small_mtu(cluster: Cluster) -> None:
+def test_doctor_finds_lost_tunnels_and_an_underlay_with_a_small_mtu(cluster: Cluster) -> None:
     node = cluster.nodes["node-2"]
     run("ip", "link", "set", node.veth, "mtu", "1400")
     try:
         run("ip", "-n", node.namespace, "link", "set", "eth0", "mtu", "1400")
-        [finding] = cluster.doctor("node-1")["tunnels"]
-        assert finding["level"] == "problem"
-        assert "node-2" in finding["found"]
-        assert "MTU" in finding["found"]
+        with cluster.cut("node-1", "node-3"):
+            lost, narrow = cluster.doctor("node-1")["tunnels"]
+        assert (lost["level"], narrow["level"]) == ("problem", "problem")
+        assert ("node-3" in lost["found"], "node-2" in lost["found"]) == (True, False)
+        assert ("MTU" in narrow["found"], "node-2" in narrow["found"], "node-3" in narrow["found"]) == (
+            True,
+            True,
+            False,
+        )
     finally:
         run("ip", "link", "set", node.veth, "mtu", "1500")
         run("ip", "-n", node.namespace, "link", "set", "eth0", "mtu", "1500")
-    assert levels(cluster.doctor("node-1"), "tunnels") == {"ok"}
 
 
 def test_doctor_without_the_daemon_and_the_switch(cluster: Cluster) -> None:
