@@ -31,7 +31,9 @@ class Cluster(NetnsCluster):
         super().__init__(netns_lab("podheal", 74, 3))
         for name, process in self._specifications.items():
             if name.endswith(" sdn"):
-                self._specifications[name] = replace(process, command=(*process.command, FAST, "--resync-seconds=1", "--resolv-conf=/dev/null"))
+                self._specifications[name] = replace(
+                    process, command=(*process.command, FAST, "--resync-seconds=1", "--resolv-conf=/dev/null")
+                )
 
     def status(self, node: str) -> NetworkStatus:
         return self.call_cni_server(node, lambda network: network.status())
