@@ -14,7 +14,9 @@ from api.client.client import Client, ClientError
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from cli import check, completion, image, kubeconfig, lab_kubeconfig, login, logout, network, pod, scc, why
 from cli import version as version_command
+from cli.bundle import command as bundle
 from cli.command import InputError, UsageError, add_command
+from cli.doctor import command as doctor
 from lab.down import bring_down, has_traces
 from lab.load import build, load
 from lab.process import LabError, Progress
@@ -71,6 +73,12 @@ def build_parser() -> argparse.ArgumentParser:
     network.add_commands(topics.add_parser("network", help="the pod network"))
     completion.add_arguments(add_command(topics, "completion", "print the completion script of a shell", _completion))
     why.add_arguments(add_command(topics, "why", "say why packets pass or are dropped", why.why))
+    doctor.add_arguments(
+        add_command(topics, "doctor", "find what is wrong with this host, and say how to mend it", doctor.doctor)
+    )
+    bundle.add_arguments(
+        add_command(topics, "bundle", "collect an archive about this host for support, without secrets", bundle.bundle)
+    )
     scc.add_commands(topics.add_parser("scc", help="security context constraints"))
     return parser
 
@@ -97,6 +105,11 @@ def _lab_commands(parser: argparse.ArgumentParser) -> None:
         commands, "kubeconfig", "print the kubeconfig of the lab, or merge it", _lab_kubeconfig
     )
     lab_kubeconfig.add_arguments(print_kubeconfig)
+    examine = add_command(
+        commands, "doctor", "find what is wrong with a node of the lab, or with its master", _lab_doctor
+    )
+    examine.add_argument("name", metavar="NODE", nargs="?", default="node-1", help="node, or master (%(default)s)")
+    doctor.add_output_argument(examine)
 
 
 def _nodes(text: str) -> int:
@@ -134,6 +147,10 @@ def _lab_build(arguments: argparse.Namespace) -> int:
 
 def _lab_kubeconfig(arguments: argparse.Namespace) -> int:
     return lab_kubeconfig.run(arguments, STATE)
+
+
+def _lab_doctor(arguments: argparse.Namespace) -> int:
+    return doctor.lab_doctor(running_lab(STATE), arguments.name, arguments.output)
 
 
 def _completion(arguments: argparse.Namespace) -> int:

@@ -13,21 +13,20 @@ from collections.abc import Iterator
 from api.client.client import ClientError
 from api.client.kubeconfig import BadKubeconfig, kubeconfig_problems
 from master.config import MasterConfig, config_problems
-from reconcile.config_file import load
+from reconcile.config_file import load, read
 from reconcile.daemon import notify, run
 from reconcile.errors import DriverError
 from reconcile.malloc import frozen_imports
+from reconcile.reload import Reloader
 
 log = logging.getLogger(__name__)
 
-PROG = "podlane-master"
+PROG, FILE = "podlane-master", "/etc/podlane/master.yaml"
 
 
 def main() -> int:
     """Run the console script. Exit codes: 0 stopped, 1 failed, 2 invalid configuration."""
-    settings = load(
-        MasterConfig, PROG, "/etc/podlane/master.yaml", problems=_problems, file_problems=_problems_of_check
-    )
+    settings = load(MasterConfig, PROG, FILE, problems=_problems, file_problems=_problems_of_check)
     errors: list[Exception] = []
 
     async def serve() -> None:
@@ -38,7 +37,11 @@ def main() -> int:
                 log.error("cannot run", extra={"error": line})
             errors.append(error)
 
-    return run(serve) or (1 if errors else 0)
+    return run(serve, settings.log_level, lambda: Reloader(settings, _read_again)) or (1 if errors else 0)
+
+
+def _read_again() -> MasterConfig:
+    return read(MasterConfig, PROG, FILE, problems=_problems, file_problems=_problems_of_check)
 
 
 def _problems(settings: MasterConfig) -> Iterator[str]:

@@ -15,7 +15,7 @@ import msgspec
 
 from api.network import types
 from master.allocators import SubnetPool, SubnetPools
-from reconcile.config_schema import ListenAddress, address_problems, problem
+from reconcile.config_schema import ListenAddress, LogLevel, address_problems, problem
 
 DOMAIN_PATTERN = r"^([a-z0-9]([a-z0-9-]*[a-z0-9])?\.)*[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
 HostBits = Annotated[int, msgspec.Meta(ge=2, le=30, description="host bits of each node's subnet; 9 is a /23")]
@@ -205,6 +205,7 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     finished_pods: Annotated[
         int, msgspec.Meta(ge=0, description="number of terminated pods to keep; beyond it, the oldest are deleted")
     ] = 12_500
+    log_level: Annotated[LogLevel, msgspec.Meta(description="lowest level logged")] = "info"
 
     @property
     def kubeconfig_path(self) -> Path:

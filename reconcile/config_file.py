@@ -48,19 +48,37 @@ def load(
     may still be made when the daemon starts; they are judged only with `--check`.
     """
     parser = build_parser(kind, prog, default_file)
-    flags = vars(parser.parse_args(argv))
-    config = flags.pop("config")
-    check = flags.pop("check")
-    given_flags = {name: value for name, value in flags.items() if value is not None}
+    check = parser.parse_args(argv).check
     try:
-        settings = merge(kind, _read(config, default_file), given_flags)
+        settings = read(
+            kind, prog, default_file, argv, problems=problems, file_problems=file_problems if check else _no_problems
+        )
     except InvalidConfig as error:
         _refuse(prog, str(error).splitlines())
-    if lines := [*problems(settings), *(file_problems(settings) if check else ())]:
-        _refuse(prog, lines)
     if check:
         sys.stdout.write(yaml.safe_dump(msgspec.to_builtins(settings), sort_keys=False))
         raise SystemExit(0)
+    return settings
+
+
+def read(
+    kind: type[S],
+    prog: str,
+    default_file: str,
+    argv: list[str] | None = None,
+    *,
+    problems: Callable[[S], Iterable[str]] = _no_problems,
+    file_problems: Callable[[S], Iterable[str]] = _no_problems,
+) -> S:
+    """Read and judge the settings as they are now, with the flags of the command. Raises InvalidConfig."""
+    flags = vars(build_parser(kind, prog, default_file).parse_args(argv))
+    config = flags.pop("config")
+    del flags["check"]
+    settings = merge(
+        kind, _read(config, default_file), {name: value for name, value in flags.items() if value is not None}
+    )
+    if lines := [*problems(settings), *file_problems(settings)]:
+        raise InvalidConfig("\n".join(" ".join(line.splitlines()) for line in lines))
     return settings
 
 

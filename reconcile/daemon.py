@@ -13,8 +13,10 @@ import socket
 import sys
 from asyncio import sslproto
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from reconcile import malloc
+from reconcile.reload import Reloader
 
 _LIBC = ctypes.CDLL(None)
 _M_ARENA_MAX = -8
@@ -72,8 +74,12 @@ def _quoted(text: str) -> str:
     return f'"{escaped}"'
 
 
-def run(main: Callable[[], Awaitable[None]], level: str = "info") -> int:
+def run(
+    main: Callable[[], Awaitable[None]], level: str = "info", make_reloader: Callable[[], Reloader[Any]] | None = None
+) -> int:
     """Run a daemon until it ends or receives SIGTERM or SIGINT. Return the exit code, 0 after a signal.
+
+    At SIGHUP the daemon reads its settings again by the reloader. Without one, the signal ends it.
 
     Enables faulthandler, so that a crash in a native library leaves a traceback in the log.
     """
@@ -83,15 +89,19 @@ def run(main: Callable[[], Awaitable[None]], level: str = "info") -> int:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JournalKeyValue() if _writes_to_journal() else KeyValue())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    return asyncio.run(_until_stopped(main))
+    return asyncio.run(_until_stopped(main, make_reloader))
 
 
-async def _until_stopped(main: Callable[[], Awaitable[None]]) -> int:
+async def _until_stopped(main: Callable[[], Awaitable[None]], make_reloader: Callable[[], Reloader[Any]] | None) -> int:
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(main())
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, task.cancel)
     background = [asyncio.create_task(_feed_watchdog()), asyncio.create_task(malloc.trim_periodically())]
+    if make_reloader is not None:
+        reloader = make_reloader()
+        loop.add_signal_handler(signal.SIGHUP, reloader.request)
+        background.append(asyncio.create_task(reloader.run()))
     try:
         with contextlib.suppress(asyncio.CancelledError):
             await task

@@ -33,6 +33,7 @@ from sdn.proxy.events import ServiceEvents
 from sdn.proxy.proxier import Proxier, proxy_stages
 from sdn.proxy.service_watcher import ServiceWatcher
 from sdn.query.handler import NodeQueryHandler
+from sdn.query.peer_monitor import PeerMonitor
 from sdn.topology_watcher import TopologyWatcher
 
 
@@ -136,6 +137,7 @@ async def serve(settings: Settings) -> None:
             ServiceEvents(client, settings.node_name, services.service_map),
             cluster_dns,
             queries,
+            PeerMonitor(client, state, settings.peer_probe_seconds),
         )
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -96,6 +96,10 @@ class Settings(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_field
     health_address: Annotated[ListenAddress, msgspec.Meta(description="address for /healthz, /readyz and /metrics")] = (
         "127.0.0.1:10249"
     )
+    peer_probe_seconds: Annotated[
+        float,
+        msgspec.Meta(ge=0, description="time between two probes of the tunnels to some of the peers; 0: no probes"),
+    ] = 10.0
     resync_seconds: Annotated[float, msgspec.Meta(gt=0, description="longest time between two full comparisons")] = 30.0
     log_level: Annotated[LogLevel, msgspec.Meta(description="lowest level logged")] = "info"
 

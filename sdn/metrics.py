@@ -28,6 +28,7 @@ STEP_SECONDS = Histogram(
 ATTACH_ERRORS = Counter("podlane_sdn_attach_errors_total", "Requests to the CNI socket that failed", ["verb"])
 PODS = Gauge("podlane_sdn_pods", "Pods that are attached and have flows")
 PEERS = Gauge("podlane_sdn_peers", "Peers of the tunnel")
+LOST_PEERS = Gauge("podlane_sdn_lost_peers", "Peers that do not answer through the tunnel, of those that are probed")
 FLOWS = Gauge("podlane_sdn_flows", "Flows on br0, without those of services")
 FLOW_CHANGES = Counter("podlane_sdn_flow_changes_total", "Flows added and removed", ["change"])
 DROPPED = Gauge(

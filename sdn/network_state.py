@@ -17,6 +17,7 @@ class NetworkState:
     `config` is the newest network configuration, None while the API does not give one. `network` is what the switch
     has flows for, None until the first successful pass. `not_ready_reason` is empty if the last pass succeeded.
     `docker_bridge_problem` says why Docker does not get a bridge; empty if nothing prevents it.
+    `lost_peers` are peers that do not answer through the tunnel; None until that is known.
     `firewall_problem` names tables of others that may drop packets of pods; empty if there are none.
     """
 
@@ -25,6 +26,7 @@ class NetworkState:
     not_ready_reason: str = "starting"
     docker_bridge_problem: str = ""
     firewall_problem: str = ""
+    lost_peers: tuple[str, ...] | None = None
     flow_count: int = 0
     reconcile_milliseconds: float = 0.0
 

@@ -15,7 +15,7 @@ its network namespace does not exist) or 503 (NotReady: retry later). ADD and DE
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from api.meta.names import dns_label_error
 from api.meta.types import Value
@@ -68,6 +68,8 @@ class NetworkStatus(Value, frozen=True):
 
     `subnet` and `gateway` are those of the node (`10.128.0.0/23`, `10.128.0.1`). `nameserver` is empty if there is
     none. `reserved_ports` are ports of the node that host ports must not take (`53/udp`, `30000-32767/tcp`).
+    `lost_peers` are nodes that do not answer through the tunnel. `firewall_problem` names tables that may drop packets
+    of pods; empty if there are none. Both are None if that is not known (yet).
     """
 
     ready: bool
@@ -76,6 +78,20 @@ class NetworkStatus(Value, frozen=True):
     mtu: int = 0
     nameserver: str = ""
     reserved_ports: tuple[str, ...] = ()
+    lost_peers: tuple[str, ...] | None = None
+    firewall_problem: str | None = None
+
+
+MAX_PEERS_NAMED = 5
+
+
+def lost_peers_sentence(peers: Sequence[str]) -> str:
+    """Return a sentence that names lost peers; empty if there are none."""
+    if not peers:
+        return ""
+    more = len(peers) - MAX_PEERS_NAMED
+    names = ", ".join(peers[:MAX_PEERS_NAMED]) + (f" and {more} more" if more > 0 else "")
+    return f"no answer through the tunnels to {names}: 4789/udp between the nodes may be filtered"
 
 
 class Sandboxes(Value, frozen=True):

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import datetime
 import json
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -17,6 +16,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 
+from api.meta.redaction import REDACTED, SECRET_PARAMETERS, cut, redact
 from api.meta.types import Status
 from master.audit.policy import REQUEST, REQUEST_RESPONSE, AuditLevel
 from master.auth.attributes import Attributes, User
@@ -27,62 +27,6 @@ MAX_URI, MAX_USER_AGENT, MAX_SOURCES, MAX_SOURCE = 2048, 512, 8, 64
 """Characters of the URI and of the user agent, forwarded addresses, and the characters of each."""
 
 MAX_ANNOTATION, MAX_MESSAGE, MAX_NAME = 1024, 1024, 512
-
-SECRET_PARAMETERS = frozenset(
-    (
-        "access_token",
-        "bearer_token",
-        "client_secret",
-        "code",
-        "code_verifier",
-        "id_token",
-        "password",
-        "refresh_token",
-        "token",
-    )
-)
-"""Query parameters whose values are not recorded."""
-
-REDACTED = b"REDACTED"
-
-
-def _without_signed_token(match: re.Match[bytes]) -> bytes:
-    before, found, _ = match[0].partition(b"eyJ")
-    return before + REDACTED if found else match[0]
-
-
-_TOKENS: tuple[tuple[bytes, re.Pattern[bytes], Callable[[re.Match[bytes]], bytes]], ...] = (
-    # Tokens and codes of the OAuth server. A percent-encoded tilde is one, too.
-    (b"sha256", re.compile(rb"sha256(?:~|%(?:25)*7[eE])[A-Za-z0-9_%-]+"), lambda _: REDACTED),
-    # Signed tokens of service accounts and identity providers, also without their signature. A match begins with a
-    # whole word, and what it has read is not tried again: texts of many `eyJ` would take a time that grows with the
-    # square of their length.
-    (
-        b"eyJ",
-        re.compile(rb"(?<![A-Za-z0-9_-])([A-Za-z0-9_-]++(?:\.|%(?:25)*+2[eE]))([A-Za-z0-9_.%-]++)"),
-        _without_signed_token,
-    ),
-    # Secrets of bootstrap tokens. The six characters before them are a public ID.
-    (b".", re.compile(rb"\.(?<=[a-z0-9]{6}\.)[a-z0-9]{16}(?![a-z0-9])"), lambda _: b"." + REDACTED),
-    (b"%2", re.compile(rb"(?<=[a-z0-9]{6})%(?:25)*2[eE][a-z0-9]{16}(?![a-z0-9])"), lambda _: b"." + REDACTED),
-)
-"""What looks like a token of ours: bytes that are in it, its form, and what is recorded instead of a match."""
-
-_CUT_SECRET = re.compile(r"\.[a-z0-9]{0,16}\Z", re.ASCII)
-"""The end of a text that was cut, if it may be a part of a bootstrap token. Parts of other tokens are redacted."""
-
-
-def redact(text: bytes, shown: bytes = b"") -> bytes:
-    """Return UTF-8 text without what looks like a token of ours. `shown` is what looks like one and is none."""
-    for part, form, replaced in _TOKENS:
-        if part in text:
-            text = form.sub(lambda match: shown if match[0] == shown else replaced(match), text)  # noqa: B023
-    return text
-
-
-def cut(text: str, length: int) -> str:
-    """Return at most `length` characters of a text, and no part of a token that is cut."""
-    return text if len(text) <= length else _CUT_SECRET.sub("", text[:length])
 
 
 @dataclass(slots=True)

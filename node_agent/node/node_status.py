@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -23,6 +23,7 @@ from api.core.node import (
 from api.core.storage import LOCAL_VOLUMES_LABEL
 from api.meta import quantity, times
 from api.meta.types import Condition, ObjectMeta, transition_time
+from api.network.attach import NetworkStatus, lost_peers_sentence
 from node_agent.eviction.thresholds import Pressure, Threshold, hard_eviction_reservation
 
 RESOURCES = ("cpu", "memory", "ephemeral-storage")
@@ -106,10 +107,14 @@ class HostFacts:
 
 @dataclass(frozen=True, slots=True)
 class NodeHealth:
-    """The readiness and the pressure of the node. `not_ready_reason` is empty if pods can run."""
+    """The readiness, the pressure and the pod network of the node.
+
+    `not_ready_reason` is empty if pods can run. `network` is None if the pod network does not answer.
+    """
 
     not_ready_reason: str
     pressure: Pressure = NO_PRESSURE
+    network: NetworkStatus | None = None
 
 
 def parse_taint(text: str) -> Taint:
@@ -199,7 +204,10 @@ def largest_images(images: Iterable[ContainerImage]) -> tuple[ContainerImage, ..
 
 
 def node_conditions(health: NodeHealth, now: datetime, old_conditions: tuple[Condition, ...]) -> tuple[Condition, ...]:
-    """Return the pressure conditions and Ready. A condition that has not changed keeps its transition time."""
+    """Return the conditions of pressure and of the pod network, and Ready.
+
+    A condition that has not changed keeps its transition time.
+    """
     old_by_type = {condition.type: condition for condition in old_conditions}
 
     def condition(condition_type: str, is_true: bool, reason: str, message: str) -> Condition:
@@ -220,7 +228,25 @@ def node_conditions(health: NodeHealth, now: datetime, old_conditions: tuple[Con
         ready = condition("Ready", False, "KubeletNotReady", health.not_ready_reason)
     else:
         ready = condition("Ready", True, "KubeletReady", "the node agent is posting ready status")
-    return (*pressure_conditions, ready)
+    network_conditions = [condition(*each) for each in _network_conditions(health.network)]
+    return (*pressure_conditions, *network_conditions, ready)
+
+
+TUNNELS_LOST, FORWARDING_BLOCKED = "podlane.io/TunnelsLost", "podlane.io/ForwardingBlocked"
+
+
+def _network_conditions(network: NetworkStatus | None) -> Iterator[tuple[str, bool, str, str]]:
+    """Yield type, truth, reason and message of the conditions of the pod network.
+
+    What is not known now, such as after a start of the sdn daemon, leaves the condition as it is.
+    """
+    if network is not None and network.lost_peers is not None:
+        lost = lost_peers_sentence(network.lost_peers)
+        yield TUNNELS_LOST, bool(lost), *(("PeersLost", lost) if lost else ("PeersAnswer", "probed peers answer"))
+    if network is not None and network.firewall_problem is not None:
+        found = network.firewall_problem
+        words = ("FirewallPolicyDrop", found) if found else ("FirewallAccepts", "no firewall drops packets of pods")
+        yield FORWARDING_BLOCKED, bool(found), *words
 
 
 # --- status updates ---------------------------------------------------------------------------------------------------

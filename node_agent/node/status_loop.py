@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from api.core.node import ContainerImage
+from api.network.attach import NetworkStatus
 from node_agent.config import Settings
 from node_agent.docker.client import DockerClient
 from node_agent.eviction.thresholds import NodePressure
@@ -96,14 +97,15 @@ class NodeStatusLoop:
         """Check Docker and the network, and write the node's status. Raises NotReady."""
         version = ""
         images = NO_IMAGES
+        network = None
         try:
             version, images = await self._runtime.check()
-            await self._check_network()
+            network = await self._check_network()
             self.not_ready_reason = ""
         except DriverError as error:
             self.not_ready_reason = str(error)
         facts = await asyncio.to_thread(host_facts.read_host_facts, self._state_dir, version, images)
-        health = NodeHealth(self.not_ready_reason, self._pressure.current)
+        health = NodeHealth(self.not_ready_reason, self._pressure.current, network)
         await self._node.update(facts, health, datetime.now(UTC))
         if not self.not_ready_reason:
             self._fast_until = 0.0
@@ -112,11 +114,15 @@ class NodeStatusLoop:
         else:
             raise NotReady(self.not_ready_reason)
 
-    async def _check_network(self) -> None:
-        """Check the network, and notify if the subnet has changed. Raises NotReady if pods cannot be attached."""
+    async def _check_network(self) -> NetworkStatus:
+        """Return the status of the network, and notify if the subnet has changed.
 
-        subnet = (await self._network.status()).subnet
+        Raises NotReady if pods cannot be attached.
+        """
+        status = await self._network.status()
+        subnet = status.subnet
         if self._subnet not in {"", subnet}:
             log.warning("node subnet changed", extra={"subnet": subnet, "before": self._subnet})
             self.subnet_changed.notify()
         self._subnet = subnet
+        return status

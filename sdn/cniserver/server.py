@@ -154,6 +154,8 @@ class CniServer:
             mtu=network.cluster.mtu,
             nameserver=self._nameserver(network),
             reserved_ports=tuple(self._reserved_ports(network)),
+            lost_peers=self._state.lost_peers,
+            firewall_problem=self._state.firewall_problem,
         )
         return _json_response(status)
 

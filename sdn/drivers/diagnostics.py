@@ -1,18 +1,11 @@
-"""Runs `ofproto/trace`, captures packets and sends ICMP echo requests. Driver."""
+"""Runs `ofproto/trace` and captures packets. Driver."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
-import os
 import signal
-import socket
-import struct
-import time
-from ipaddress import IPv4Address
 from pathlib import Path
-from types import TracebackType
 
 from ovs.unixctl.client import UnixctlClient
 
@@ -75,69 +68,3 @@ async def capture_packets(device: str, packets: int, seconds: float) -> bytes:
     if not pcap:
         raise Refused(f"tcpdump on {device}: {messages.decode(errors='replace').strip()}")
     return pcap
-
-
-_ECHO_REQUEST, _ECHO_REPLY = 8, 0
-
-
-class IcmpEcho:
-    """Sends ICMP echo requests from one address. Use as `async with IcmpEcho(gateway) as echo`."""
-
-    def __init__(self, source: IPv4Address) -> None:
-        self._source = source
-        self._identifier = os.getpid() & 0xFFFF
-        self._numbers = itertools.count(1)
-        self._pending: dict[int, asyncio.Future[float]] = {}
-        self._socket: socket.socket | None = None
-
-    async def __aenter__(self) -> IcmpEcho:
-        try:
-            self._socket = socket.socket(socket.AF_INET, socket.SOCK_RAW | socket.SOCK_CLOEXEC, socket.IPPROTO_ICMP)
-            self._socket.setblocking(False)
-            self._socket.bind((str(self._source), 0))
-        except OSError as error:
-            raise Refused(f"echo from {self._source}: {error.strerror}") from None
-        asyncio.get_running_loop().add_reader(self._socket, self._receive)
-        return self
-
-    async def __aexit__(
-        self, _: type[BaseException] | None, __: BaseException | None, ___: TracebackType | None
-    ) -> None:
-        if self._socket is not None:
-            asyncio.get_running_loop().remove_reader(self._socket)
-            self._socket.close()
-
-    async def milliseconds(self, target: str, timeout_seconds: float) -> float | None:
-        """Return the time until the reply; None if there is none in time."""
-        if self._socket is None:
-            raise RuntimeError("use the echo in `async with`")
-        number = next(self._numbers) & 0xFFFF
-        future = self._pending[number] = asyncio.get_running_loop().create_future()
-        begin = time.perf_counter()
-        try:
-            self._socket.sendto(self._request(number), (target, 0))
-            replied_at: float = await asyncio.wait_for(future, timeout_seconds)
-            return (replied_at - begin) * 1000
-        except (TimeoutError, OSError):
-            return None
-        finally:
-            del self._pending[number]
-
-    def _request(self, number: int) -> bytes:
-        head = struct.pack("!BBHHH", _ECHO_REQUEST, 0, 0, self._identifier, number)
-        total = sum(struct.unpack("!4H", head))
-        total = (total & 0xFFFF) + (total >> 16)
-        return struct.pack("!BBHHH", _ECHO_REQUEST, 0, ~total & 0xFFFF, self._identifier, number)
-
-    def _receive(self) -> None:
-        """Receive one packet, IP header included, and complete its request."""
-        if self._socket is None:
-            return
-        data = self._socket.recv(2048)
-        begin = (data[0] & 0x0F) * 4
-        if len(data) < begin + 8:
-            return
-        kind, _, _, identifier, number = struct.unpack_from("!BBHHH", data, begin)
-        future = self._pending.get(number)
-        if kind == _ECHO_REPLY and identifier == self._identifier and future is not None and not future.done():
-            future.set_result(time.perf_counter())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from hashlib import sha256
 
+from api.network.forwarding import accepts_pods
 from sdn.model.host import DOCKER_BRIDGE, GATEWAY_PORT_NAME, NETDEV, BaseChain, OvsState
 from sdn.model.match import mac_text
 from sdn.pipeline.tables import NODE_ACCESS_MAC
@@ -135,16 +137,24 @@ def forward_rules(chains: tuple[BaseChain, ...], listed: str) -> str:
     )
 
 
-def forward_problem(chains: tuple[BaseChain, ...]) -> str:
-    """Return a sentence about tables of others that drop forwarded packets by default; empty if there are none."""
-    found = [
-        f"{chain.family} {chain.table} {chain.name}"
+def dropping_chains(chains: tuple[BaseChain, ...]) -> tuple[tuple[str, str, str], ...]:
+    """Return family, table and name of the chains of others that drop forwarded packets by default."""
+    return tuple(
+        (chain.family, chain.table, chain.name)
         for chain in chains
         if chain.hook == "forward"
         and chain.policy == "drop"
         and chain.family in {"ip", "inet"}
         and (chain.family, chain.table, chain.name) != FORWARD
-    ]
+    )
+
+
+def forward_problem(listed: Mapping[tuple[str, str, str], str]) -> str:
+    """Return a sentence about chains of others that may drop packets of pods; empty if there are none.
+
+    `listed` are the dropping chains as nft lists them.
+    """
+    found = [" ".join(chain) for chain, rules in listed.items() if not accepts_pods(rules)]
     if not found:
         return ""
     return (

@@ -19,6 +19,7 @@ from sdn.host.firewall import (
     FORWARD,
     GUARD_TABLE,
     TABLE,
+    dropping_chains,
     forward_problem,
     forward_rules,
     guarded_devices,
@@ -200,7 +201,7 @@ class HostReconciler:
         if rules := forward_rules(chains, await nftables.list_chain(*FORWARD)):
             await nftables.run(rules)
             log.warning("the policy of iptables' FORWARD chain is DROP; rules for pods were added")
-        problem = forward_problem(chains)
+        problem = forward_problem({each: await nftables.list_chain(*each) for each in dropping_chains(chains)})
         if problem and problem != self.firewall_problem:
             log.warning("packets of pods may be dropped", extra={"reason": problem})
         self.firewall_problem = problem

@@ -20,9 +20,10 @@ from api.network.queries import (
     TraceResult,
 )
 from reconcile.errors import DriverError, NotReady
+from reconcile.icmp import IcmpEcho
 from reconcile.loop import Loop, LoopTiming
 from sdn.cniserver.attacher import PodAttacher
-from sdn.drivers.diagnostics import IcmpEcho, OvsAppctl, capture_packets
+from sdn.drivers.diagnostics import OvsAppctl, capture_packets
 from sdn.metrics import Drift
 from sdn.model.host import BRIDGE
 from sdn.network_state import NetworkState

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from api.network.attach import lost_peers_sentence
 from api.network.queries import NetworkReport, RejectionReport, ServicePortReport, ServicesRequest, ServicesResult
 from sdn.model.service_port import EndpointInfo, ServicePortInfo
 from sdn.network_state import NetworkState
@@ -25,8 +26,15 @@ def network_report(state: NetworkState, attached_pods: int, drift: int) -> Netwo
         flows=state.flow_count,
         drift=drift,
         pass_milliseconds=round(state.reconcile_milliseconds, 2),
-        error=state.not_ready_reason or state.docker_bridge_problem or state.firewall_problem,
+        error="; ".join(filter(None, _problems(state))),
     )
+
+
+def _problems(state: NetworkState) -> tuple[str, ...]:
+    """Return what is wrong with the network of this node: why it is not ready, or all that may drop packets."""
+    if state.not_ready_reason:
+        return (state.not_ready_reason,)
+    return lost_peers_sentence(state.lost_peers or ()), state.docker_bridge_problem, state.firewall_problem
 
 
 def services_report(request: ServicesRequest, states: Mapping[Key, ServiceState]) -> ServicesResult:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.meta.redaction import redact
 from api.meta.types import Status
 from master.audit.event import (
     MAX_ANNOTATION,
@@ -22,7 +23,6 @@ from master.audit.event import (
     AuditRecord,
     encode_event,
     loggable_uri,
-    redact,
     source_ips,
 )
 from master.audit.policy import AuditLevel

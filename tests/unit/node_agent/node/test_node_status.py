@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from api.core.node import ContainerImage, Node, NodeStatus, Taint
 from api.meta.types import Condition, ObjectMeta
+from api.network.attach import NetworkStatus
 from api.validation.registry import check
 from node_agent.cgroups.hierarchy import PodsCapacity, pod_limits
 from node_agent.eviction.thresholds import HARD, Pressure, parse_thresholds
@@ -97,6 +98,38 @@ def test_node_conditions_have_kubelets_reasons(health: NodeHealth, kind: str, ex
     by_type = {condition.type: condition for condition in make_status(health).conditions}
     assert list(by_type) == ["MemoryPressure", "DiskPressure", "PIDPressure", "Ready"]
     assert (by_type[kind].status, by_type[kind].reason) == expected
+
+
+TUNNELS, FORWARDING = "podlane.io/TunnelsLost", "podlane.io/ForwardingBlocked"
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        (None, {}),
+        (NetworkStatus(ready=True), {}),
+        (NetworkStatus(ready=True, lost_peers=()), {TUNNELS: ("False", "PeersAnswer")}),
+        (NetworkStatus(ready=True, lost_peers=("node-2",)), {TUNNELS: ("True", "PeersLost")}),
+        (NetworkStatus(ready=True, firewall_problem=""), {FORWARDING: ("False", "FirewallAccepts")}),
+        (NetworkStatus(ready=True, firewall_problem="drop"), {FORWARDING: ("True", "FirewallPolicyDrop")}),
+    ],
+)
+def test_conditions_of_the_pod_network(network: NetworkStatus | None, expected: dict[str, tuple[str, str]]) -> None:
+    conditions = make_status(NodeHealth("", network=network)).conditions
+    found = {each.type: (each.status, each.reason) for each in conditions if each.type.startswith("podlane.io/")}
+    assert found == expected
+
+
+def test_lost_peers_are_named_up_to_a_number() -> None:
+    health = NodeHealth("", network=NetworkStatus(ready=True, lost_peers=tuple(f"n{number}" for number in range(9))))
+    [message] = [each.message for each in make_status(health).conditions if each.type == TUNNELS]
+    assert "n0, n1, n2, n3, n4 and 4 more" in message
+
+
+def test_what_is_not_known_leaves_a_condition_as_it_is() -> None:
+    lost = make_status(NodeHealth("", network=NetworkStatus(ready=True, lost_peers=("node-2",))))
+    assert not status_differs(make_status(NodeHealth("", network=None), lost.conditions), lost)
+    assert status_differs(make_status(NodeHealth("", network=NetworkStatus(ready=True, lost_peers=()))), lost)
 
 
 def test_node_status_lists_the_fifty_largest_images() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from sdn.host.firewall import forward_problem, forward_rules, guarded_devices
+from sdn.host.firewall import dropping_chains, forward_problem, forward_rules, guarded_devices
 from sdn.model.host import NETDEV, BaseChain, Bridge, OvsState, Port
 from sdn.topology import docker_subnet
 from tests.unit.sdn.examples import NODE
@@ -42,6 +42,14 @@ def test_forward_chain_that_accepts_is_left_alone() -> None:
 
 def test_foreign_tables_that_drop_forwarded_packets_are_named() -> None:
     foreign = BaseChain("inet", "firewall", "forward", "forward", "drop")
-    assert "inet firewall forward" in forward_problem((DOCKER, foreign))
-    harmless = (DOCKER, replace(foreign, policy="accept"), replace(foreign, hook="input"))
-    assert not forward_problem(harmless)
+    [chain] = dropping_chains((DOCKER, foreign))
+    assert "inet firewall forward" in forward_problem({chain: "policy drop;"})
+    assert not dropping_chains((DOCKER, replace(foreign, policy="accept"), replace(foreign, hook="input")))
+    assert not forward_problem({})
+
+
+def test_foreign_chain_that_accepts_packets_of_pods_is_no_problem() -> None:
+    rules = ['iifname "tun0" accept', 'oifname "tun0" accept']
+    chain = ("inet", "firewall", "forward")
+    assert not forward_problem({chain: "\n".join(rules)})
+    assert forward_problem({chain: rules[0]})

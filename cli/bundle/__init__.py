@@ -1,0 +1,1 @@
+"""`podlane bundle`: collects one archive for support, without secrets."""

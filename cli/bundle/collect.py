@@ -1,0 +1,203 @@
+"""Collects versions, settings, logs, the state of the network and the objects of the cluster. Driver."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib.metadata
+import platform
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from api.client.client import Client, ClientError
+from api.client.kubeconfig import BadKubeconfig, Kubeconfig
+from api.core.config import Secret, secret_data
+from cli.bundle import content
+from cli.bundle.archive import MAX_MEMBER, Archive
+from cli.doctor import probes
+from cli.doctor.command import as_json, as_text, examine_with_progress
+from cli.doctor.host import AGENT, FILES, SDN, Host, run
+from cli.doctor.observations import NotObserved
+
+PROGRAM_SECONDS = 20.0
+JOURNAL_LINES = 5000
+MAX_OBJECTS = 2000
+"""Objects of one kind, and Secrets whose values are looked for in all that is collected."""
+
+JSON = (("Accept", "application/json"),)
+METADATA_ONLY = (("Accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"),)
+
+OBJECTS: tuple[tuple[str, Callable[[Mapping[str, Any]], dict[str, Any]]], ...] = (
+    ("/api/v1/nodes", content.whole),
+    ("/api/v1/pods", content.pod),
+    ("/api/v1/events", content.event),
+    ("/apis/network.openshift.io/v1/clusternetworks", content.whole),
+    ("/apis/network.openshift.io/v1/hostsubnets", content.whole),
+    ("/apis/network.openshift.io/v1/netnamespaces", content.whole),
+)
+"""Objects that are collected with more than their names, and what of them."""
+
+
+def programs(host: Host) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """Yield the members that programs print, and their commands."""
+    yield from (
+        ("host/uname.txt", ("uname", "-a")),
+        ("host/os-release.txt", ("cat", "/etc/os-release")),
+        ("host/addresses.txt", ("ip", "-d", "-s", "address")),
+        ("host/routes.txt", ("ip", "route", "show", "table", "all")),
+        ("host/neighbours.txt", ("ip", "neighbour")),
+        ("host/listening.txt", ("ss", "-lntu")),
+        ("host/disks.txt", ("df", "-hT")),
+        ("host/memory.txt", ("cat", "/proc/meminfo")),
+        ("host/nft.txt", ("nft", "list", "ruleset")),
+    )
+    if host.sdn is not None:
+        database, bridge = f"--db=unix:{host.sdn.ovs_rundir}/db.sock", f"unix:{host.sdn.ovs_rundir}/br0.mgmt"
+        yield "ovs/show.txt", ("ovs-vsctl", database, "--timeout=10", "show")
+        for table in ("Open_vSwitch", "Bridge", "Interface"):
+            yield f"ovs/{table}.txt", ("ovs-vsctl", database, "--timeout=10", "list", table)
+        yield "ovs/flows.txt", ("ovs-ofctl", "-O", "OpenFlow14", "dump-flows", bridge)
+        yield "ovs/ports.txt", ("ovs-ofctl", "-O", "OpenFlow14", "dump-ports-desc", bridge)
+    if host.agent is not None:
+        docker = ("docker", f"--host=unix://{host.agent.docker_socket}")
+        yield "docker/version.txt", (*docker, "version")
+        yield "docker/info.txt", (*docker, "info")
+        # Without the commands, which may have passwords.
+        columns = "{{.ID}}\t{{.Names}}\t{{.Image}}\t{{.State}}\t{{.Status}}\t{{.RunningFor}}"
+        yield "docker/containers.txt", (*docker, "ps", "--all", "--no-trunc", "--format", columns)
+        yield "docker/images.txt", (*docker, "images", "--digests")
+    if host.with_units:
+        yield (
+            "units/list.txt",
+            ("systemctl", "list-units", "--all", "--no-pager", "podlane*", "docker*", "openvswitch*"),
+        )
+        for daemon in host.daemons:
+            unit = f"{daemon}.service"
+            yield f"units/{daemon}.txt", ("systemctl", "cat", "--no-pager", unit)
+            words = ("journalctl", "--no-pager", "-o", "short-iso", "-n", str(JOURNAL_LINES), "-u", unit)
+            yield f"journal/{daemon}.txt", words
+
+
+async def collect(host: Host, config: Path, archive: Archive, progress: Callable[[str], None]) -> None:
+    """Put everything into the archive. What cannot be had is noted."""
+    progress("versions and settings")
+    archive.add("versions.txt", f"podlane {_version('podlane')}\npython {platform.python_version()}\n".encode())
+    for daemon in host.daemons:
+        _add_file(archive, config / FILES[daemon])
+    progress("podlane doctor")
+    found = await examine_with_progress(host)
+    archive.add("doctor.txt", as_text(found).encode())
+    archive.add("doctor.json", as_json(found).encode())
+    progress("logs and the state of the host")
+    for name, command in programs(host):
+        await _add(archive, name, functools.partial(_printed, command))
+    progress("metrics")
+    for daemon, settings in ((SDN, host.sdn), (AGENT, host.agent)):
+        if settings is not None:
+            url = f"http://{settings.health_address}/metrics"
+            await _add(archive, f"metrics/{daemon}.txt", functools.partial(_body, url))
+    if host.master is not None:
+        progress("objects of the cluster")
+        await _add_cluster(archive, host.master.administrator)
+
+
+def _version(name: str) -> str:
+    return importlib.metadata.version(name)
+
+
+def _add_file(archive: Archive, file: Path) -> None:
+    try:
+        archive.add(f"settings/{file.name}", content.settings(file.read_bytes()[:MAX_MEMBER]))
+    except OSError as error:
+        archive.note(f"{file}: {error.strerror}")
+
+
+async def _printed(command: Sequence[str]) -> bytes:
+    return (await run(command, PROGRAM_SECONDS)).encode()
+
+
+async def _body(url: str) -> bytes:
+    return (await probes.http_get(url, seconds=PROGRAM_SECONDS, limit=MAX_MEMBER)).body
+
+
+async def _add(archive: Archive, name: str, read: Callable[[], Awaitable[bytes]]) -> None:
+    try:
+        archive.add(name, await read())
+    except (NotObserved, OSError, ClientError, msgspec.DecodeError) as error:
+        archive.note(f"{name}: {error}")
+
+
+async def _add_cluster(archive: Archive, kubeconfig: str) -> None:
+    try:
+        async with Client(Kubeconfig.load(kubeconfig)) as client:
+            await _add(archive, "metrics/podlane-master.txt", lambda: client.request("GET", "/metrics"))
+            await _add(archive, "cluster/version.json", lambda: client.request("GET", "/version"))
+            await _add(archive, "cluster/readyz.txt", lambda: client.request("GET", "/readyz", query={"verbose": ""}))
+            for path, kept in OBJECTS:
+                name = f"cluster/{path.rpartition('/')[2]}.json"
+                await _add(archive, name, functools.partial(_objects, client, path, kept))
+            await _add(archive, "cluster/names.json", functools.partial(_names, client))
+    except (ClientError, BadKubeconfig) as error:
+        archive.note(f"cluster: {error}")
+
+
+async def _objects(client: Client, path: str, kept: Callable[[Mapping[str, Any]], dict[str, Any]]) -> bytes:
+    body = await client.request("GET", path, query={"limit": str(MAX_OBJECTS)}, headers=JSON)
+    return content.encode([kept(item) for item in _decoded(body).get("items") or ()])
+
+
+def _decoded(body: bytes) -> dict[str, Any]:
+    return msgspec.json.decode(body, type=dict[str, Any])
+
+
+async def _names(client: Client) -> bytes:
+    """Return the names of the objects of all kinds; only the number where names are hashes of tokens."""
+    groups = _decoded(await client.request("GET", "/apis", headers=JSON)).get("groups") or ()
+    versions = ["/api/v1", *(f"/apis/{group['preferredVersion']['groupVersion']}" for group in groups)]
+    found: dict[str, Any] = {}
+    for version in versions:
+        for resource in _decoded(await client.request("GET", version, headers=JSON)).get("resources") or ():
+            if "list" in resource.get("verbs", ()) and "/" not in resource["name"]:
+                path = f"{version}/{resource['name']}"
+                found[path] = await _names_of(client, path)
+    return content.encode(found)
+
+
+async def _names_of(client: Client, path: str) -> object:
+    try:
+        body = await client.request("GET", path, query={"limit": str(MAX_OBJECTS)}, headers=METADATA_ONLY)
+    except ClientError as error:
+        return str(error)
+    items = _decoded(body).get("items") or ()
+    return len(items) if path.rpartition("/")[2] in content.ONLY_COUNTED else list(map(content.listed, items))
+
+
+async def known_secrets(host: Host) -> frozenset[bytes]:
+    """Return secret values that this host knows: keys and tokens of kubeconfigs, and on a master those of Secrets."""
+    found: set[bytes] = set()
+    files = [*host.node_kubeconfigs, *([host.master.administrator] if host.master is not None else [])]
+    for file in files:
+        with contextlib.suppress(BadKubeconfig):
+            kubeconfig = await asyncio.to_thread(Kubeconfig.load, file)
+            found |= {kubeconfig.token.encode(), *_lines(kubeconfig.key)}
+    if host.master is not None:
+        with contextlib.suppress(BadKubeconfig, ClientError):
+            async with Client(Kubeconfig.load(host.master.administrator)) as client:
+                for secret in (await client.list(Secret)).items[:MAX_OBJECTS]:
+                    for name, value in secret_data(secret).items():
+                        found |= _values(name, value)
+    return frozenset(value for value in found if value)
+
+
+def _values(name: str, value: bytes) -> set[bytes]:
+    """Return what of a Secret is secret: not its certificates, and not the name of its project."""
+    return set() if name in {"ca.crt", "service-ca.crt", "namespace", "tls.crt"} else {value, *_lines(value)}
+
+
+def _lines(value: bytes) -> set[bytes]:
+    """Return the lines of a value of several lines, such as a key: each alone is a part of the secret."""
+    return {line.strip() for line in value.splitlines() if len(line) >= 32}

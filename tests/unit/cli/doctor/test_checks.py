@@ -1,0 +1,286 @@
+"""What the checks of `podlane doctor` find in observations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+
+from cli.doctor import checks
+from cli.doctor.host import AGENT, MASTER, SDN, AgentSettings, MasterSettings, SdnSettings, read_settings
+from cli.doctor.observations import (
+    CertificateEnd,
+    Certificates,
+    Cgroups,
+    Clock,
+    Configuration,
+    Datapath,
+    Disk,
+    Docker,
+    Finding,
+    ForwardChain,
+    Images,
+    Kernel,
+    Level,
+    NameServers,
+    Nodes,
+    NodeSummary,
+    OpenVSwitch,
+    Peer,
+    Port,
+    Ports,
+    Readiness,
+    Store,
+    Sysctls,
+    Tunnels,
+    Unit,
+)
+from master.config import MasterConfig
+from node_agent.config import Settings as NodeAgentSettings
+from sdn.config import Settings as SdnDaemonSettings
+
+NOW = datetime(2026, 5, 1, tzinfo=UTC)
+GIB = 1 << 30
+GOOD_DOCKER = Docker("20.10.24", "overlay2", "systemd", live_restore=True, iptables=False)
+GOOD_SYSCTLS = {
+    "net.ipv4.ip_forward": "1",
+    "net.ipv4.conf.tun0.forwarding": "1",
+    "net.ipv4.conf.tun0.arp_announce": "2",
+    "net.netfilter.nf_conntrack_count": "100",
+    "net.netfilter.nf_conntrack_max": "1000",
+}
+IN_KERNEL = Datapath("auto", "system", has_module=True, module_file=True, underlay="eth0")
+IN_USER_SPACE = Datapath("auto", "netdev", False, False, "br1", "netdev")
+FORWARD = ForwardChain("nftables", "inet", "filter", "forward", "drop", accepts_pods=False)
+LEGACY = ForwardChain("iptables-legacy", "", "", "FORWARD", "drop", accepts_pods=False)
+
+
+def end(days: float) -> Certificates:
+    return Certificates(NOW, (CertificateEnd("/etc/cert", NOW + timedelta(days=days), "renew"),))
+
+
+def peers(*found: Peer) -> Tunnels:
+    return Tunnels(1450, found, len(found))
+
+
+GOOD: list[tuple[Callable[[Any], Iterator[Finding]], Any]] = [
+    (checks.configuration, (Configuration(SDN, "/etc/podlane/sdn.yaml"),)),
+    (checks.units, (Unit("podlane-sdn.service"),)),
+    (checks.daemons, (Readiness(SDN),)),
+    (checks.kernel, Kernel("6.1.0-18-amd64")),
+    (checks.kernel, Kernel("5.10.0")),
+    (checks.open_v_switch, OpenVSwitch("3.1.0")),
+    (checks.datapath, IN_KERNEL),
+    (checks.datapath, IN_USER_SPACE),
+    (checks.forward_policy, ()),
+    (checks.forward_policy, (ForwardChain("nftables", "ip", "filter", "FORWARD", "drop", accepts_pods=True),)),
+    (checks.forward_policy, (ForwardChain("nftables", "ip", "filter", "FORWARD", "accept", accepts_pods=False),)),
+    (checks.docker, GOOD_DOCKER),
+    (checks.images, Images("podlane/pause:1", True)),
+    (checks.cgroups, Cgroups(2, frozenset({"cpu", "memory", "pids", "io"}))),
+    (checks.sysctls, Sysctls(GOOD_SYSCTLS)),
+    (checks.sysctls, Sysctls({})),
+    (checks.clock, Clock(-1.0, True)),
+    (checks.clock, Clock(None, None)),
+    (checks.certificates, end(15)),
+    (checks.disks, (Disk("/var/lib/docker", 100 * GIB, 11 * GIB),)),
+    (checks.store, Store("/store.db", GIB, Disk("/", 100 * GIB, 50 * GIB))),
+    (checks.ports, Ports((Port("the master", "10.0.0.1", 8443),))),
+    (checks.tunnels, peers(Peer("node-2", "10.0.0.2", True, True))),
+    (checks.tunnels, peers()),
+    (checks.name_servers, NameServers("10.128.0.1", "", "/etc/resolv.conf", {"10.0.0.1": ""})),
+    (checks.nodes, Nodes((NodeSummary("node-1", True, ""),))),
+]
+"""Observations in which nothing is wrong."""
+
+BAD: list[tuple[Callable[[Any], Iterator[Finding]], Any, Level, str, str]] = [
+    (
+        checks.configuration,
+        (Configuration(SDN, "/etc/podlane/sdn.yaml", ("nodeIp: is missing",)),),
+        Level.PROBLEM,
+        "/etc/podlane/sdn.yaml: nodeIp: is missing",
+        "podlane-sdn --config /etc/podlane/sdn.yaml --check",
+    ),
+    (
+        checks.units,
+        (Unit("docker.service", active="failed", sub="failed"),),
+        Level.PROBLEM,
+        "docker.service is failed (failed)",
+        "systemctl restart docker.service",
+    ),
+    (checks.units, (Unit("x.service", load="not-found"),), Level.PROBLEM, "not-found", "systemctl status x.service"),
+    (checks.units, (Unit("x.service", enabled="disabled"),), Level.WARNING, "does not start", "systemctl enable"),
+    (checks.units, (Unit("x.service", restarts=3),), Level.WARNING, "after 3 restarts", "journalctl -u x.service"),
+    (checks.daemons, (Readiness(SDN, "starting"),), Level.PROBLEM, "not ready: starting", "journalctl -t podlane-sdn"),
+    (checks.kernel, Kernel("4.19.0"), Level.WARNING, "4.19.0; 5.10 is the oldest", "linux-image"),
+    (checks.open_v_switch, OpenVSwitch("2.10.7"), Level.WARNING, "2.10.7; 2.15 is", "openvswitch-switch"),
+    (
+        checks.open_v_switch,
+        OpenVSwitch("3.1.0", {"vxlan0": "could not add"}),
+        Level.PROBLEM,
+        "vxlan0: could not add",
+        "ovs-vsctl",
+    ),
+    (checks.datapath, Datapath("auto", "", True, True), Level.PROBLEM, "no bridge br0", "journalctl"),
+    (checks.datapath, Datapath("system", "", False, True), Level.PROBLEM, "no module", "modprobe openvswitch"),
+    (checks.datapath, Datapath("system", "", False, False), Level.PROBLEM, "no module", "datapathType: netdev"),
+    (
+        checks.datapath,
+        Datapath("auto", "netdev", False, True, "br1", "netdev"),
+        Level.WARNING,
+        "slower",
+        "modprobe openvswitch",
+    ),
+    (checks.datapath, Datapath("netdev", "netdev", False, False, "eth0"), Level.PROBLEM, "eth0", "LINK=eth0"),
+    (
+        checks.forward_policy,
+        (FORWARD,),
+        Level.PROBLEM,
+        "nftables's chain inet filter forward",
+        "nft insert rule inet filter forward iifname tun0 accept",
+    ),
+    (checks.forward_policy, (LEGACY,), Level.PROBLEM, "iptables-legacy's", "iptables-legacy -I FORWARD -i tun0"),
+    (
+        checks.docker,
+        Docker("20.10.24", "overlay2", "systemd", live_restore=False),
+        Level.WARNING,
+        "live-restore",
+        "systemctl reload docker",
+    ),
+    (checks.docker, Docker("1", "vfs", "systemd", live_restore=True), Level.WARNING, "vfs", "overlay2"),
+    (
+        checks.docker,
+        Docker("1", "overlay2", "systemd", live_restore=True, rootless=True),
+        Level.PROBLEM,
+        "rootless",
+        "docker.io",
+    ),
+    (
+        checks.docker,
+        Docker("1", "overlay2", "systemd", live_restore=True, root="/var/snap/docker/x"),
+        Level.PROBLEM,
+        "snap",
+        "snap remove",
+    ),
+    (
+        checks.docker,
+        Docker("1", "overlay2", "systemd", live_restore=True, options_problem="no JSON"),
+        Level.PROBLEM,
+        "no JSON",
+        "dockerd --validate",
+    ),
+    (checks.images, Images("podlane/pause:1", False), Level.PROBLEM, "podlane/pause:1", "load_pause"),
+    (checks.images, Images("registry.example/pause:2", False), Level.PROBLEM, "pause:2", "docker pull registry."),
+    (checks.cgroups, Cgroups(1, frozenset({"cpu", "pids"})), Level.PROBLEM, "no controller memory", "update-grub"),
+    (
+        checks.sysctls,
+        Sysctls({**GOOD_SYSCTLS, "net.ipv4.ip_forward": "0"}),
+        Level.PROBLEM,
+        "ip_forward is 0",
+        "sysctl -w net.ipv4.ip_forward=1",
+    ),
+    (
+        checks.sysctls,
+        Sysctls({**GOOD_SYSCTLS, "net.netfilter.nf_conntrack_count": "901"}),
+        Level.PROBLEM,
+        "901 of 1000",
+        "nf_conntrack_max=2000",
+    ),
+    (checks.clock, Clock(90.0, True), Level.PROBLEM, "90 s ahead of", "timedatectl"),
+    (checks.clock, Clock(-90.0, True), Level.PROBLEM, "90 s behind", "timedatectl"),
+    (checks.clock, Clock(0.0, False), Level.WARNING, "not synchronized", "timedatectl"),
+    (checks.certificates, end(-1), Level.PROBLEM, "has ended on 2026-04-30", "renew"),
+    (checks.certificates, end(2), Level.PROBLEM, "ends on 2026-05-03", "renew"),
+    (checks.certificates, end(10), Level.WARNING, "ends on 2026-05-11", "renew"),
+    (checks.disks, (Disk("/", 100 * GIB, 9 * GIB),), Level.PROBLEM, "9.0 GiB of 100.0 GiB", "docker image prune"),
+    (checks.store, Store("/s", 20 * GIB, Disk("/", 100 * GIB, 15 * GIB)), Level.PROBLEM, "20.0 GiB", "du -xh"),
+    (
+        checks.ports,
+        Ports((Port("x", "10.0.0.1", 8443, "no answer"),)),
+        Level.PROBLEM,
+        "10.0.0.1:8443/tcp",
+        "dport 8443",
+    ),
+    (checks.ports, Ports((Port("x", "10.0.0.1", 8443, "refused"),)), Level.PROBLEM, "refused", "systemctl restart"),
+    (checks.tunnels, peers(Peer("n2", "10.0.0.2", False, False)), Level.PROBLEM, "n2 (10.0.0.2)", "udp dport 4789"),
+    (
+        checks.tunnels,
+        peers(Peer("n2", "10.0.0.2", False, False, False)),
+        Level.PROBLEM,
+        "neither",
+        "ip route get 10.0.0.2",
+    ),
+    (checks.tunnels, peers(Peer("n2", "10.0.0.2", True, False)), Level.PROBLEM, "1450 bytes", "mtu: 1400"),
+    (
+        checks.name_servers,
+        NameServers("10.128.0.1", "no answer", "/etc/resolv.conf", {"10.0.0.1": ""}),
+        Level.PROBLEM,
+        "10.128.0.1",
+        "readyz/dns",
+    ),
+    (checks.name_servers, NameServers("", "", "/r", {}), Level.WARNING, "names no server", "editor /r"),
+    (checks.name_servers, NameServers("", "", "/r", {"a": "x", "b": "y"}), Level.PROBLEM, "a: x; b: y", "editor /r"),
+    (checks.name_servers, NameServers("", "", "/r", {"a": "", "b": "y"}), Level.WARNING, "b of /r", "editor /r"),
+    (checks.nodes, Nodes(()), Level.WARNING, "no node", "podlane node token"),
+    (checks.nodes, Nodes((NodeSummary("n1", False, "no Docker"),)), Level.PROBLEM, "n1 is not Ready: no Docker", "n1"),
+    (
+        checks.nodes,
+        Nodes((NodeSummary("n1", True, "", {"podlane.io/TunnelsLost": "to n2"}),)),
+        Level.PROBLEM,
+        "n1 has podlane.io/TunnelsLost: to n2",
+        "kubectl describe node n1",
+    ),
+]
+
+
+@pytest.mark.parametrize(("judge", "observation"), GOOD)
+def test_good_observation_has_no_problem(judge: Callable[[Any], Iterator[Finding]], observation: object) -> None:
+    found = list(judge(observation))
+    assert found
+    assert {finding.level for finding in found} == {Level.OK}
+    assert [finding.command for finding in found] == [""] * len(found)
+
+
+@pytest.mark.parametrize(("judge", "observation", "level", "words", "command"), BAD)
+def test_bad_observation_is_found_with_the_command_that_mends_it(
+    judge: Callable[[Any], Iterator[Finding]], observation: object, level: Level, words: str, command: str
+) -> None:
+    [finding] = [finding for finding in judge(observation) if finding.level is not Level.OK]
+    assert finding.level is level
+    assert words in finding.found
+    assert command in finding.command
+    assert "\n" not in finding.found
+
+
+def test_names_of_many_peers_are_cut() -> None:
+    many = peers(*(Peer(f"node-{number}", "10.0.0.2", False, False) for number in range(20)))
+    [finding] = checks.tunnels(many)
+    assert "and 15 more" in finding.found
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(MasterSettings, MasterConfig), (SdnSettings, SdnDaemonSettings), (AgentSettings, NodeAgentSettings)],
+)
+def test_defaults_are_those_of_the_daemon(ours: type[msgspec.Struct], theirs: type[msgspec.Struct]) -> None:
+    defaults = {field.encode_name: field for field in msgspec.structs.fields(theirs)}
+    for field in msgspec.structs.fields(ours):
+        daemon = defaults[field.encode_name]
+        assert daemon.required or daemon.default == field.default, field.encode_name
+
+
+def test_settings_of_a_wrong_type_count_as_absent() -> None:
+    read = read_settings(SdnSettings, {"nodeName": ["x"], "nodeIp": "10.0.0.1", "unknown": 1})
+    assert (read.node_name, read.node_ip) == ("", "10.0.0.1")
+    assert read_settings(SdnSettings, None) == SdnSettings()
+
+
+def test_every_daemon_has_a_check_of_its_own() -> None:
+    from cli.doctor.examine import CHECKS, EVERYWHERE
+
+    names = [check.name for check in CHECKS]
+    assert len(names) == len(set(names))
+    assert {MASTER, SDN, AGENT} == {next(iter(check.daemons)) for check in CHECKS if check.daemons != EVERYWHERE}
