@@ -21,6 +21,7 @@ from cli.join import command as join
 from cli.join.host import HostError
 from cli.join.reset import reset_command
 from cli.join.settings import BadSettings
+from cli.node import command as node
 from lab.down import bring_down, has_traces
 from lab.load import build, load
 from lab.process import LabError, Progress
@@ -71,6 +72,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     token.add_argument("--out", metavar="FILE", help="write a kubeconfig with the token instead (bootstrapKubeconfig)")
     add_command(nodes, "reset", "make this host leave its cluster; configuration and commands stay", reset_command)
+    node.add_commands(nodes)
     for command in (add, token):
         kubeconfig.add_argument(command)
     image.add_commands(topics.add_parser("image", help="images of the nodes"))
