@@ -9,14 +9,21 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from api.client.bootstrap import bootstrap_kubeconfig, node_kubeconfig
+from api.client.bootstrap import bootstrap_kubeconfig, create_bootstrap_token, node_kubeconfig
 from api.client.client import Client, ClientError
+from api.client.discovery import fetch_verified
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
+from api.pki import keys
 from cli import check, completion, image, kubeconfig, lab_kubeconfig, login, logout, network, pod, scc, why
 from cli import version as version_command
 from cli.bundle import command as bundle
 from cli.command import InputError, UsageError, add_command
 from cli.doctor import command as doctor
+from cli.join import command as join
+from cli.join.host import HostError
+from cli.join.reset import reset_command
+from cli.join.settings import BadSettings
+from cli.node import command as node
 from lab.down import bring_down, has_traces
 from lab.load import build, load
 from lab.process import LabError, Progress
@@ -32,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
     try:
         code: int = arguments.act(arguments)
-    except (LabError, ClientError, BadKubeconfig, InputError, OSError) as error:
+    except (LabError, ClientError, BadKubeconfig, BadSettings, InputError, HostError, join.JoinError, OSError) as error:
         sys.stderr.write(f"podlane: {error}\n")
         return 1
     except UsageError as error:
@@ -60,15 +67,18 @@ def build_parser() -> argparse.ArgumentParser:
     add.add_argument("name", metavar="NAME")
     add.add_argument("--out", metavar="FILE", help="file for the node's kubeconfig (standard output)")
     token = add_command(
-        nodes, "token", "create a bootstrap token, with which nodes request their certificates", _node_token
+        nodes, "token", "create a bootstrap token, and print the command for hosts to join", _node_token
     )
     token.add_argument(
         "--hours", metavar="HOURS", type=float, default=24.0, help="hours until the token expires (%(default)g)"
     )
-    token.add_argument("--out", metavar="FILE", help="file for the kubeconfig (standard output)")
+    token.add_argument("--out", metavar="FILE", help="write a kubeconfig with the token instead (bootstrapKubeconfig)")
+    add_command(nodes, "reset", "make this host leave its cluster; configuration and commands stay", reset_command)
+    node.add_commands(nodes)
     for command in (add, token):
         kubeconfig.add_argument(command)
     image.add_commands(topics.add_parser("image", help="images of the nodes"))
+    join.add_arguments(add_command(topics, "join", "make this host a node of a cluster", join.join_command))
     pod.add_commands(topics.add_parser("pod", help="static pods of this node"))
     network.add_commands(topics.add_parser("network", help="the pod network"))
     completion.add_arguments(add_command(topics, "completion", "print the completion script of a shell", _completion))
@@ -171,13 +181,22 @@ def _node_add(arguments: argparse.Namespace) -> int:
 
 def _node_token(arguments: argparse.Namespace) -> int:
     administrator, life = kubeconfig.load(arguments.kubeconfig), datetime.timedelta(hours=arguments.hours)
-    text = asyncio.run(_token_text(administrator, life))
     if arguments.out is None:
-        sys.stdout.write(text)
+        print(asyncio.run(_join_line(administrator, life)))
         return 0
+    text = asyncio.run(_token_text(administrator, life))
     atomic_file.write(Path(arguments.out), text.encode())
     print(f"{arguments.out}: machines join with --bootstrap-kubeconfig and this file, for {arguments.hours:g} hours")
     return 0
+
+
+async def _join_line(administrator: Kubeconfig, life: datetime.timedelta) -> str:
+    """Create a token, and return the command with which a host joins. Raises ClientError."""
+    async with Client(administrator) as client:
+        ca = (await fetch_verified(administrator.server, administrator.ca)).ca
+        token = await create_bootstrap_token(client, life)
+    hashes = " ".join(f"--ca-hash {key_hash}" for key_hash in keys.certificates_by_key_hash(ca))
+    return f"podlane join {administrator.server} --token {token} {hashes}"
 
 
 async def _token_text(administrator: Kubeconfig, life: datetime.timedelta) -> str:

@@ -13,7 +13,9 @@ from collections.abc import Iterator
 from api.client.client import ClientError
 from api.client.kubeconfig import BadKubeconfig, kubeconfig_problems
 from master.config import MasterConfig, config_problems
+from master.own_addresses import is_own, own_addresses
 from reconcile.config_file import load, read
+from reconcile.config_schema import problem
 from reconcile.daemon import notify, run
 from reconcile.errors import DriverError
 from reconcile.malloc import frozen_imports
@@ -27,6 +29,10 @@ PROG, FILE = "podlane-master", "/etc/podlane/master.yaml"
 def main() -> int:
     """Run the console script. Exit codes: 0 stopped, 1 failed, 2 invalid configuration."""
     settings = load(MasterConfig, PROG, FILE, problems=_problems, file_problems=_problems_of_check)
+    if not settings.kubeconfig and not is_own(settings.advertise_address):
+        found = problem("advertiseAddress", settings.advertise_address, "an address of this host is accepted")
+        sys.stderr.write(f"{PROG}: {found}: {', '.join(own_addresses())}\n")
+        return 2
     errors: list[Exception] = []
 
     async def serve() -> None:

@@ -27,7 +27,7 @@ from master.cluster_metrics import certificate_metrics, node_metrics, version_me
 from master.config import MasterConfig, network_config
 from master.config_files import load_audit_policy, load_providers
 from master.controllers.context import ControllerContext, ServerAddress
-from master.controllers.controllers import KUBERNETES_SERVICE, OAUTH_CLIENTS
+from master.controllers.controllers import CLUSTER_INFO, KUBERNETES_SERVICE, OAUTH_CLIENTS
 from master.controllers.network import kubernetes_service
 from master.controllers.runtime import ControllerRuntime
 from master.dns import DNSServer
@@ -191,6 +191,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 await _listen(server, config, authority, proxy_authorities(providers))
                 runtime.wake(KUBERNETES_SERVICE)
                 runtime.wake(OAUTH_CLIENTS)
+                runtime.wake(CLUSTER_INFO)
                 url = f"https://{config.advertise_address}:{server.port}"
                 path = config.kubeconfig_path
                 if await asyncio.to_thread(pki.admin_kubeconfig, authority, path, url, _now()):

@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 
 from api.client.client import Client
-from api.client.kubeconfig import Kubeconfig
 from reconcile.atomic_file import AtomicFile
 from reconcile.daemon import notify
 from reconcile.health import Health
@@ -25,6 +24,7 @@ from sdn.drivers.openflow.client import OpenFlowClient
 from sdn.drivers.ovsdb import Ovsdb
 from sdn.host.firewall import FORWARD, GUARD_TABLE, TABLE
 from sdn.host.reconciler import HostReconciler
+from sdn.kubeconfig import load_kubeconfig
 from sdn.metrics import Drift
 from sdn.model.host import BRIDGE
 from sdn.network_state import NetworkState
@@ -47,7 +47,7 @@ async def serve(settings: Settings) -> None:
         host.invalidate()
         network_trigger.set()
 
-    async with Client(Kubeconfig.load(settings.kubeconfig)) as client, Netlink() as netlink:
+    async with Client(await load_kubeconfig(settings.kubeconfig)) as client, Netlink() as netlink:
         drivers = Drivers(
             ovsdb=Ovsdb(ovs_rundir / "db.sock", network_trigger.set),
             openflow=OpenFlowClient(ovs_rundir / f"{BRIDGE}.mgmt", BRIDGE_LAYOUT, on_external_change),

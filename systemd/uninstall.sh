@@ -2,15 +2,18 @@
 # Removes Podlane from this host: daemons, units, containers of pods, bridge, firewall tables, sysctls, /opt/podlane.
 # Configuration (/etc/podlane) and state (/var/lib/podlane) stay unless --purge is given. Packages, Docker with its
 # configuration, and everything that is not Podlane's stay in any case. Drain the node before.
+# --reset makes the host leave its cluster (`podlane node reset`): everything of a node that runs or is kept goes, and
+# commands, units and configuration stay, as does a master of this host.
 set -euo pipefail
 
 state=/var/lib/podlane
-units=(podlane.target podlane-docker-network.path podlane-node-agent.service podlane-sdn.service podlane-master.service)
+node_units=(podlane-docker-network.path podlane-node-agent.service podlane-sdn.service)
+units=(podlane.target "${node_units[@]}" podlane-master.service)
 
 stop_daemons() {
     local unit
-    for unit in "${units[@]}"; do
-        [[ ! -e /etc/systemd/system/$unit ]] || systemctl disable --quiet --now "$unit"
+    for unit in "$@"; do
+        ! systemctl cat "$unit" >/dev/null 2>&1 || systemctl disable --quiet --now "$unit"
     done
 }
 
@@ -91,16 +94,35 @@ purge() {
     ! getent passwd podlane-master >/dev/null || userdel podlane-master
 }
 
-# The file that runs is deleted meanwhile: bash has read the function before.
-main() {
-    [[ $# == 0 || ($# == 1 && $1 == --purge) ]] || { echo "usage: $0 [--purge]" >&2; exit 2; }
-    [[ $(id -u) == 0 ]] || { echo "$0: run as root" >&2; exit 1; }
-    stop_daemons
+remove_node() {
     if [[ -d $state/node-agent || -d $state/sdn ]]; then
         remove_pods
         remove_network
         restore_sysctls
     fi
+}
+
+# Local volumes are data of users, and stay.
+reset() {
+    stop_daemons "${node_units[@]}"
+    systemctl reset-failed "${node_units[@]}" 2>/dev/null || true
+    remove_node
+    [[ ! -d $state/node-agent ]] ||
+        find "$state/node-agent" -mindepth 1 -maxdepth 1 ! -name local-volumes -exec rm -rf --one-file-system {} +
+    rm -rf --one-file-system "$state/sdn"
+    rm -f /run/podlane/docker-network /run/podlane/sdn.sock
+}
+
+# The file that runs is deleted meanwhile: bash has read the function before.
+main() {
+    [[ $# == 0 || ($# == 1 && ($1 == --purge || $1 == --reset)) ]] || { echo "usage: $0 [--purge|--reset]" >&2; exit 2; }
+    [[ $(id -u) == 0 ]] || { echo "$0: run as root" >&2; exit 1; }
+    if [[ ${1:-} == --reset ]]; then
+        reset
+        exit
+    fi
+    stop_daemons "${units[@]}"
+    remove_node
     remove_files
     if [[ ${1:-} == --purge ]]; then
         purge

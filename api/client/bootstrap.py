@@ -59,8 +59,8 @@ async def node_kubeconfig(client: Client, administrator: Kubeconfig, node: str) 
     )
 
 
-async def bootstrap_kubeconfig(client: Client, administrator: Kubeconfig, lifetime: datetime.timedelta) -> str:
-    """Create a bootstrap token and return the text of a kubeconfig with it. Raises ClientError.
+async def create_bootstrap_token(client: Client, lifetime: datetime.timedelta) -> str:
+    """Create a bootstrap token, and return it. Raises ClientError.
 
     Any machine can join as a node with it, until the token expires.
     """
@@ -78,8 +78,18 @@ async def bootstrap_kubeconfig(client: Client, administrator: Kubeconfig, lifeti
         },
     )
     await client.create(secret)
-    kubeconfig = Kubeconfig(administrator.server, administrator.ca, token=f"{token_id}.{token_secret}")
-    return kubeconfig.text("podlane", f"system:bootstrap:{token_id}")
+    return f"{token_id}.{token_secret}"
+
+
+async def bootstrap_kubeconfig(client: Client, administrator: Kubeconfig, lifetime: datetime.timedelta) -> str:
+    """Create a bootstrap token, and return the text of a kubeconfig with it. Raises ClientError."""
+    token = await create_bootstrap_token(client, lifetime)
+    return token_kubeconfig(Kubeconfig(administrator.server, administrator.ca, token=token))
+
+
+def token_kubeconfig(kubeconfig: Kubeconfig) -> str:
+    """Return the text of a kubeconfig whose credential is a bootstrap token."""
+    return kubeconfig.text("podlane", f"system:bootstrap:{kubeconfig.token.partition('.')[0]}")
 
 
 def _random_text(length: int) -> str:

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from api.core.cluster_info import HASH_PREFIX
 from api.pki.pem import BadPem, Certificate, CertificateRequest, Subject
 
 SELF_SIGNED_LIFETIME = datetime.timedelta(days=365)
@@ -111,6 +112,21 @@ def parse_certificate(pem: bytes) -> Certificate:
         certificate.not_valid_after_utc,
         certificate.fingerprint(hashes.SHA256()).hex(),
     )
+
+
+def certificates_by_key_hash(pem: bytes) -> dict[str, bytes]:
+    """Return the certificates of a bundle, each as PEM by the hash of its public key (`sha256:HEX`). Raises BadPem.
+
+    The hash is that of the SubjectPublicKeyInfo, as `kubeadm join --discovery-token-ca-cert-hash` has it.
+    """
+    by_hash = {}
+    try:
+        for certificate in x509.load_pem_x509_certificates(pem):
+            key_hash = hashlib.sha256(_public_bytes(certificate.public_key())).hexdigest()
+            by_hash[f"{HASH_PREFIX}{key_hash}"] = certificate.public_bytes(serialization.Encoding.PEM)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise BadPem(f"not certificates: {error}") from None
+    return by_hash
 
 
 def self_signed(key: bytes, subject: Subject, now: datetime.datetime) -> bytes:

@@ -16,13 +16,15 @@ from typing import Any
 
 from multidict import MultiMapping
 
+from api.core import removed_nodes
 from api.core.auth import TokenReviewStatus
-from api.core.config import Secret
+from api.core.config import ConfigMap, Secret
 from api.core.oauth import TOKEN_PREFIX, token_name
 from api.pki.pem import peer_subject
 from master import errors
 from master.auth import service_account_tokens
 from master.auth.attributes import AUTHENTICATED, KUBELET_CLIENT_USER, SERVICE_ACCOUNT_USER_PREFIX, User
+from master.auth.certificate_lifetimes import CLOCK_SKEW, MIN_BACKDATED_LIFETIME
 from master.auth.oauth_tokens import OAuthTokenAuthenticator
 from master.auth.reviews import user_info
 from master.auth.service_account_tokens import TokenSigner
@@ -34,6 +36,8 @@ from reconcile.exposition import MetricFamily, counter, format_labels
 
 BEARER = "bearer "
 
+REMOVED_NODES = Key(group_resource(ConfigMap), removed_nodes.NAMESPACE, removed_nodes.CONFIG_MAP)
+
 WEBSOCKET_PROTOCOL_HEADER, BEARER_PROTOCOL = "sec-websocket-protocol", "base64url.bearer.authorization.k8s.io."
 """Browsers cannot set other headers, so they send a token as a WebSocket subprotocol with this prefix."""
 
@@ -43,7 +47,8 @@ class Authentication:
     """A user, and what the credential of a request depends on. A user without a credential depends on nothing.
 
     The credential is valid before `end`, in seconds since 1970, while each of `objects` exists with its uid, and while
-    the OAuth access token of the name `access_token` is valid. `audiences` are those of a token.
+    the OAuth access token of the name `access_token` is valid. `audiences` are those of a token. `issued` is when the
+    certificate of a node was issued, in seconds since 1970.
     """
 
     user: User
@@ -51,6 +56,7 @@ class Authentication:
     end: float = math.inf
     objects: tuple[tuple[Key, str], ...] = ()
     access_token: str = ""
+    issued: float = math.inf
 
     @property
     def can_end(self) -> bool:
@@ -139,13 +145,15 @@ class Authenticator:
         """Return the user of a request. A certificate takes precedence over a token. Raises Unauthorized.
 
         The certificate that the master shows to kubelets is rejected: a client that uses it has it through a node. So
-        is one that has expired since the connection began.
+        is one that has expired since the connection began, and one of a node that was removed after it was issued.
         """
         user = user_from_certificate(certificate)
         if user.name == KUBELET_CLIENT_USER:
             raise errors.status_error(401, "Unauthorized", "Unauthorized")
         if user != User():
-            authentication = Authentication(user, end=_certificate_end(certificate))
+            authentication = Authentication(
+                user, end=_certificate_end(certificate), issued=_certificate_issued(certificate)
+            )
             if not self.is_valid(authentication):
                 raise errors.status_error(401, "Unauthorized", "Unauthorized")
             return authentication
@@ -160,9 +168,20 @@ class Authenticator:
         """Return whether the credential of an earlier request is still valid. This is no use of an access token."""
         if authentication.end <= self._clock().timestamp():
             return False
+        if authentication.user.node and authentication.issued <= self._removal_time(authentication.user.node):
+            return False
         if authentication.access_token and not self._oauth_tokens.is_valid(authentication.access_token):
             return False
         return all(self._exists(key, uid) for key, uid in authentication.objects)
+
+    def _removal_time(self, node: str) -> float:
+        """Return when a node was removed, in seconds since 1970; -inf if it was not. An invalid time is the future."""
+        record = self._store.get_uncommitted(REMOVED_NODES)
+        text = None if record is None else record.object.data.get(node)
+        if text is None:
+            return -math.inf
+        time = parse_time(text)
+        return math.inf if time is None else time.timestamp()
 
     def current_user(self, authentication: Authentication) -> User:
         """Return the user of an earlier request with the groups of today."""
@@ -224,6 +243,17 @@ def _certificate_end(certificate: Mapping[str, Any] | None) -> float:
     """Return when a certificate in the form of `getpeercert` expires."""
     text = "" if certificate is None else certificate.get("notAfter", "")
     return _seconds(text) if text else math.inf
+
+
+def _certificate_issued(certificate: Mapping[str, Any] | None) -> float:
+    """Return when a certificate in the form of `getpeercert` was issued. `pki.sign_request` backdates long ones."""
+    text = "" if certificate is None else certificate.get("notBefore", "")
+    if not text:
+        return math.inf
+    begin = _seconds(text)
+    skew = CLOCK_SKEW.total_seconds()
+    is_backdated = _certificate_end(certificate) - begin >= MIN_BACKDATED_LIFETIME.total_seconds() + skew
+    return begin + skew if is_backdated else begin
 
 
 @functools.lru_cache(4096)

@@ -312,6 +312,11 @@ _SIGNERS = {
 
 _REQUESTS = "certificatesigningrequests"
 _RULES |= {
+    # What a machine reads before it joins: whether its name is taken, and which networks its own must not overlap.
+    "podlane:joining-nodes": (
+        _rule("get", "core", "nodes"),
+        _rule("get", "network.openshift.io", "clusternetworks", "default"),
+    ),
     "system:node-bootstrapper": (_rule(f"create {READ}", CERTIFICATES, _REQUESTS),),
     **{
         f"{CERTIFICATES_ROLE}{_REQUESTS}:{name}": (_rule("create", CERTIFICATES, f"{_REQUESTS}/{name}"),)
@@ -376,6 +381,7 @@ _BINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "system:volume-scheduler": ("system:volume-scheduler", ("User system:kube-scheduler",)),
     "system:kube-controller-manager": ("system:kube-controller-manager", ("User system:kube-controller-manager",)),
     "podlane:node-bootstrappers": ("system:node-bootstrapper", (_BOOTSTRAPPERS, "Group system:nodes")),
+    "podlane:joining-nodes": ("podlane:joining-nodes", (_BOOTSTRAPPERS,)),
     "podlane:first-certificates": (f"{CERTIFICATES_ROLE}{_REQUESTS}:nodeclient", (_BOOTSTRAPPERS,)),
     "podlane:renewed-certificates": (f"{CERTIFICATES_ROLE}{_REQUESTS}:selfnodeclient", ("Group system:nodes",)),
     "basic-users": ("basic-user", (_AUTHENTICATED,)),

@@ -7,7 +7,7 @@ address in a serving certificate must also be the source address of the connecti
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address
 
@@ -174,16 +174,23 @@ MAX_DESCRIPTION_LENGTH = 300
 
 
 def approve(
-    csr: CertificateSigningRequest, nodes: Collection[Node], reserved: ReservedNames, may: Authorize
+    csr: CertificateSigningRequest,
+    nodes: Collection[Node],
+    reserved: ReservedNames,
+    may: Authorize,
+    claims: Mapping[str, Collection[str]],
 ) -> Approval:
-    """Return whether a request to one of NODE_SIGNERS is approved automatically."""
+    """Return whether a request to one of NODE_SIGNERS is approved automatically.
+
+    `claims` are the addresses from which client certificates were requested and got, by the user in them.
+    """
     request = keys.parse_request(csr.spec.request)
     if denial := signing_denial(csr, request) or _not_a_node_csr(request):
         return Approval(False, denial)
     user = User(csr.spec.username, frozenset(csr.spec.groups), csr.spec.uid, tuple(csr.spec.extra.items()))
     if csr.spec.signer_name == KUBELET_SERVING_SIGNER:
         return _approve_serving(request, user, nodes, reserved)
-    return _approve_client(request, user, nodes, may)
+    return _approve_client(request, user, nodes, may, claims)
 
 
 def describe_csr(csr: CertificateSigningRequest) -> str:
@@ -209,26 +216,62 @@ def _approve_serving(
 ) -> Approval:
     if not user.node or user.name != request.subject.user:
         return Approval(False, "the requester is not the node itself")
-    client_address = next((values[0] for key, values in user.extra if key == ADDRESS_EXTRA and values), "")
-    if denial := serving_denial(request.subject, user.node, client_address, nodes, reserved):
+    if denial := serving_denial(request.subject, user.node, client_address(user), nodes, reserved):
         return Approval(False, denial)
     return Approval(
         True, "Auto approving kubelet serving certificate: it has the name and the client address of the node."
     )
 
 
-def _approve_client(request: CertificateRequest, user: User, nodes: Collection[Node], may: Authorize) -> Approval:
+def _approve_client(
+    request: CertificateRequest,
+    user: User,
+    nodes: Collection[Node],
+    may: Authorize,
+    claims: Mapping[str, Collection[str]],
+) -> Approval:
     if user.name == request.subject.user and may(user, _csr_attributes("selfnodeclient")):
         return Approval(True, "Auto approving self kubelet client certificate after SubjectAccessReview.")
     if not may(user, _csr_attributes("nodeclient")):
         return Approval(False, "the requester may not get a node's certificate without manual approval")
-    name = request.subject.user.removeprefix(NODE_USER_PREFIX)
-    # A bootstrap token is for new nodes, and for a node whose certificate expired while it was off. It must not be used
-    # to take over a running node. A user who may approve requests could approve this one as well.
-    is_known = any(known_node.metadata.name == name and ready_status(known_node) != "Unknown" for known_node in nodes)
-    if is_known and not may(user, Attributes("approve", KIND.group, "signers", name=KUBELET_CLIENT_SIGNER)):
-        return Approval(False, f"the Node {name} exists already and sends heartbeats")
+    # A user who may approve requests could approve this one as well.
+    if not may(user, Attributes("approve", KIND.group, "signers", name=KUBELET_CLIENT_SIGNER)):
+        denial = _takeover_denial(request.subject.user, client_address(user), nodes, claims)
+        if denial:
+            return Approval(False, denial)
     return Approval(True, "Auto approving kubelet client certificate after SubjectAccessReview.")
+
+
+def _takeover_denial(subject: str, address: str, nodes: Collection[Node], claims: Mapping[str, Collection[str]]) -> str:
+    """Return why a bootstrap token may not request a certificate of this node; empty if it may.
+
+    A token is for new nodes, and for a node whose certificate expired while it was off. With it nobody may take over a
+    running node, a node that is off, or the name of a machine that joins at the same time.
+    """
+    name = subject.removeprefix(NODE_USER_PREFIX)
+    node = next((known_node for known_node in nodes if known_node.metadata.name == name), None)
+    if node is not None and ready_status(node) != "Unknown":
+        return f"the Node {name} exists already and sends heartbeats"
+    addresses = {each.address for each in node.status.addresses if each.type == "InternalIP"} if node else set()
+    if addresses and address not in addresses:
+        found = address or "an unknown address"
+        return f"the Node {name} exists already with the address {min(addresses)}; the request came from {found}"
+    others = sorted(set(claims.get(subject, ())) - {address})
+    return f"a certificate of {name} was issued to {others[0] or 'an unknown address'} just now" if others else ""
+
+
+def client_address(user: User) -> str:
+    """Return the address of the connection of a request, empty if it is unknown."""
+    return next((values[0] for key, values in user.extra if key == ADDRESS_EXTRA and values), "")
+
+
+def node_claim(csr: CertificateSigningRequest) -> tuple[str, str] | None:
+    """Return the user and the client address of a request for a node's client certificate by somebody else."""
+    if csr.spec.signer_name != KUBELET_CLIENT_SIGNER:
+        return None
+    subject = keys.parse_request(csr.spec.request).subject.user
+    address = next(iter(csr.spec.extra.get(ADDRESS_EXTRA, ())), "")
+    return None if subject == csr.spec.username else (subject, address)
 
 
 def _csr_attributes(subresource: str) -> Attributes:

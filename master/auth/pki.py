@@ -27,15 +27,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from api.core.certificates import CLIENT_AUTH, DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, SERVER_AUTH
 from master.auth.attributes import SYSTEM_MASTERS
+from master.auth.certificate_lifetimes import CLOCK_SKEW, MIN_BACKDATED_LIFETIME
 from reconcile import atomic_file
 from reconcile.errors import NotReady, Refused
 
 LIFETIME = datetime.timedelta(days=3650)
-CLOCK_SKEW = datetime.timedelta(hours=1)
-"""Certificates are valid from this time before they are issued, for nodes whose clocks are behind."""
-
-MIN_BACKDATED_LIFETIME = datetime.timedelta(hours=8)
-"""Certificates with a shorter lifetime are not backdated: CLOCK_SKEW would be too large a part of it."""
 
 EXTENDED = {CLIENT_AUTH: ExtendedKeyUsageOID.CLIENT_AUTH, SERVER_AUTH: ExtendedKeyUsageOID.SERVER_AUTH}
 

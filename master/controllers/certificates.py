@@ -11,12 +11,14 @@ from api.core.certificates import (
     APPROVED,
     DENIED,
     FAILED,
+    KUBELET_CLIENT_SIGNER,
     CertificateSigningRequest,
     CertificateSigningRequestCondition,
     csr_condition,
 )
 from api.core.node import Node
 from api.pki import keys
+from api.pki.pem import BadPem
 from master.auth import certificate_signing
 from master.auth.attributes import Authorize
 from master.auth.certificate_signing import ReservedNames
@@ -36,14 +38,21 @@ def approve_requests(
     """Yield the approval of requests of nodes that get what they request, and a warning for those that an administrator
     must approve.
     """
+    requests = tuple(requests)
+    claims: dict[str, set[str]] = {}
+    if any(_is_undecided(csr) and csr.spec.signer_name == KUBELET_CLIENT_SIGNER for csr in requests):
+        for approved in requests:
+            if csr_condition(approved, APPROVED) and (claim := _claim(approved)):
+                claims.setdefault(claim[0], set()).add(claim[1])
 
     def approve_request(csr: CertificateSigningRequest) -> Iterator[Update | Warn]:
-        is_decided = any(csr_condition(csr, condition_type) for condition_type in (APPROVED, DENIED, FAILED))
-        if is_decided or csr.spec.signer_name not in certificate_signing.NODE_SIGNERS:
+        if not _is_undecided(csr) or csr.spec.signer_name not in certificate_signing.NODE_SIGNERS:
             return
         name, spec = csr.metadata.name, csr.spec
-        approval = certificate_signing.approve(csr, nodes, reserved, authorize)
+        approval = certificate_signing.approve(csr, nodes, reserved, authorize, claims)
         if approval.approved:
+            if claim := certificate_signing.node_claim(csr):
+                claims.setdefault(claim[0], set()).add(claim[1])
             yield Update(_with(csr, APPROVED, "AutoApproved", approval.message, now), csr)
         else:
             request = f"{spec.username} requests from {spec.signer_name}: {certificate_signing.describe_csr(csr)}"
@@ -51,6 +60,18 @@ def approve_requests(
             yield Warn(message, f"CertificateSigningRequest {name}")
 
     return isolate_errors(requests, approve_request)
+
+
+def _is_undecided(csr: CertificateSigningRequest) -> bool:
+    return not any(csr_condition(csr, condition_type) for condition_type in (APPROVED, DENIED, FAILED))
+
+
+def _claim(csr: CertificateSigningRequest) -> tuple[str, str] | None:
+    """Return for which node, and from where, a certificate was requested; None for what is no such request."""
+    try:
+        return certificate_signing.node_claim(csr)
+    except BadPem:
+        return None
 
 
 def sign_requests(

@@ -13,6 +13,7 @@ from master.admission import resource_quota
 from master.controllers import bootstrap
 from master.controllers.actions import Action
 from master.controllers.certificates import sync_approvals, sync_signatures
+from master.controllers.cluster_info import sync_cluster_info
 from master.controllers.cluster_roles import sync_cluster_roles
 from master.controllers.context import FREQUENTLY_WRITTEN_RESOURCES, Controller, ControllerContext, Lister, resources_of
 from master.controllers.expiration import sync_expiration
@@ -62,6 +63,7 @@ def sync_network(lister: Lister) -> Iterator[Action]:
 
 KUBERNETES_SERVICE = "kubernetes-service-controller"
 OAUTH_CLIENTS = "oauth-clients-controller"
+CLUSTER_INFO = "cluster-info-controller"
 
 STATELESS_CONTROLLERS = (
     Controller(
@@ -91,6 +93,12 @@ STATELESS_CONTROLLERS = (
         "storage-class-controller",
         resources_of("StorageClass"),
         bootstrap.sync_storage_class,
+        required_for_startup=True,
+    ),
+    Controller(
+        CLUSTER_INFO,
+        resources_of("ConfigMap", "Role", "RoleBinding", "Namespace"),
+        sync_cluster_info,
         required_for_startup=True,
     ),
     Controller(OAUTH_CLIENTS, resources_of("OAuthClient"), sync_oauth_clients),

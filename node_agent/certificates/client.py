@@ -32,9 +32,11 @@ async def load_kubeconfig(settings: Settings, clock: Clock = wall_clock) -> Kube
     """Return the kubeconfig of the node.
 
     With `bootstrapKubeconfig`, requests a certificate if the kubeconfig has no valid one, and waits until it is issued.
-    Raises BadKubeconfig.
+    `podlane join` removes that file when the node has joined. Raises BadKubeconfig.
     """
-    if not settings.bootstrap_kubeconfig or await _has_valid_credentials(Path(settings.kubeconfig), clock()):
+    if not await asyncio.to_thread(_can_bootstrap, settings) or await _has_valid_credentials(
+        Path(settings.kubeconfig), clock()
+    ):
         return Kubeconfig.load(settings.kubeconfig)
     failures = 0
     while True:
@@ -46,6 +48,13 @@ async def load_kubeconfig(settings: Settings, clock: Clock = wall_clock) -> Kube
             delay = retry_delay(failures, TIMING)
             log.warning("TLS bootstrap failed", extra={"error": str(error), "retry_in": f"{delay:.0f}s"})
             await asyncio.sleep(delay)
+
+
+def _can_bootstrap(settings: Settings) -> bool:
+    """Return whether there is a bootstrap kubeconfig. A missing one counts as an error while there is no other."""
+    if not settings.bootstrap_kubeconfig:
+        return False
+    return Path(settings.bootstrap_kubeconfig).exists() or not Path(settings.kubeconfig).exists()
 
 
 async def _bootstrap(settings: Settings) -> None:
@@ -94,7 +103,7 @@ class ClientCertificate:
                 return
             if certificate.not_after > self._clock():
                 await self._renew()
-            elif self._settings.bootstrap_kubeconfig:
+            elif await asyncio.to_thread(_can_bootstrap, self._settings):
                 await _bootstrap(self._settings)
             else:
                 raise NotReady(f"{self._settings.kubeconfig}: its certificate expired on {certificate.not_after}")

@@ -365,7 +365,7 @@ master.__main__._serve_api = refuse
 sys.exit(master.__main__.main())
 """
     file = tmp_path / "master.yaml"
-    file.write_text("port: 0\n")
+    file.write_text("port: 0\nadvertiseAddress: 127.0.0.1\n")
     words = [sys.executable, "-c", program, "--config", str(file)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 1

@@ -227,17 +227,9 @@ class Site:
 
     def _join(self, name: str) -> None:
         node = self.nodes[name]
-        file = f"/root/{name}.kubeconfig"
-        self.master.run("podlane", "node", "add", name, "--kubeconfig", ADMIN, "--out", file)
-        node.write("etc/podlane/node.kubeconfig", (self.master.root / file.lstrip("/")).read_text(), 0o600)
-        address = UNDERLAY.network_address + 2 + int(name.rpartition("-")[2])
-        edits = f"s/^nodeName: .*/nodeName: {name}/; s/^nodeIp: .*/nodeIp: {address}/"
-        node.shell(f"sed -i '{edits}' /etc/podlane/sdn.yaml /etc/podlane/node-agent.yaml")
-        node.run(
-            "/opt/podlane/bin/python", "-c", 'from lab.images import load_pause; load_pause("/var/run/docker.sock")'
-        )
+        line = self.master.run("podlane", "node", "token", "--kubeconfig", ADMIN).split()
+        node.run(*line, "--timeout", str(READY_SECONDS))
         load(str(node.path("run/docker.sock")))
-        node.run("systemctl", "enable", "--now", "podlane-sdn", "podlane-node-agent")
 
     def kubectl(self, *words: str, check: bool = True) -> str:
         """Run kubectl as the administrator, on a host outside of the cluster."""

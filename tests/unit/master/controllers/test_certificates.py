@@ -30,6 +30,7 @@ from api.pki import keys
 from api.pki.pem import Subject
 from master.auth import authentication
 from master.controllers import certificates, expiration
+from master.controllers.actions import Warn
 from master.resources.certificate_requests import CERTIFICATE_SIGNING_REQUESTS
 from master.resources.metadata import format_time
 from reconcile.errors import Refused
@@ -45,7 +46,9 @@ from tests.unit.master.signing import (
     NOW,
     OU,
     PLAIN,
+    RESERVED,
     O,
+    Rights,
     approved,
     decided,
     node,
@@ -149,6 +152,35 @@ def test_bootstrap_token_may_request_for_an_existing_node_only_while_it_is_unrea
     assert approved(csr, [Node(metadata=ObjectMeta(name="n1"))], right), "made by an administrator, not joined yet"
     renewal = request(Subject(N1, NODES), KUBELET_CLIENT_SIGNER, CLIENT_USAGES, N1, NODES)
     assert approved(renewal, [node("n1")], (N1, "selfnodeclient"))
+
+
+def test_bootstrap_token_gets_the_certificate_of_a_lost_node_only_at_the_address_of_that_node() -> None:
+    right, lost = (BOOTSTRAP, "nodeclient"), node("n1", "10.0.0.1", is_ready="Unknown")
+    for came_from in ("10.0.0.2", ""):
+        csr = request(Subject(N1, NODES), KUBELET_CLIENT_SIGNER, CLIENT_USAGES, came_from=came_from)
+        assert f"with the address 10.0.0.1; the request came from {came_from or 'an'}" in why(csr, [lost], right)
+        assert approved(csr, [lost], right, (BOOTSTRAP, "approve"))
+    same = request(Subject(N1, NODES), KUBELET_CLIENT_SIGNER, CLIENT_USAGES, came_from="10.0.0.1")
+    assert approved(same, [lost], right)
+
+
+def test_one_of_two_machines_that_join_under_one_name_gets_a_certificate() -> None:
+    may = Rights(frozenset({(BOOTSTRAP, "nodeclient")}))
+
+    def joining(name: str, came_from: str) -> CertificateSigningRequest:
+        csr = request(Subject(N1, NODES), KUBELET_CLIENT_SIGNER, CLIENT_USAGES, came_from=came_from)
+        return replace(csr, metadata=replace(csr.metadata, name=name))
+
+    def decide(*requests: CertificateSigningRequest) -> list[str]:
+        actions = certificates.approve_requests(requests, [], RESERVED, may, NOW)
+        return [action.text if isinstance(action, Warn) else "" for action in actions]
+
+    first, second = joining("a", "10.0.0.1"), joining("b", "10.0.0.2")
+    assert decide(first)[0] == decide(second)[0] == ""
+    assert ["was issued to 10.0.0.1 just now" in text for text in decide(first, second)] == [False, True]
+    assert ["was issued to 10.0.0.1 just now" in text for text in decide(decided(first, APPROVED), second)] == [True]
+    assert decide(decided(first, APPROVED), joining("b", "10.0.0.1")) == [""], "the same machine, with a new key"
+    assert decide(decided(first, DENIED), second) == [""]
 
 
 def test_certificate_condition_message_is_truncated() -> None:

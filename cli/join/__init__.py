@@ -1,0 +1,1 @@
+"""`podlane join`: makes this host a node of a cluster."""

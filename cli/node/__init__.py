@@ -1,0 +1,1 @@
+"""`podlane node drain` and `podlane node remove`."""

@@ -1,0 +1,63 @@
+"""The ConfigMap cluster-info in kube-public: URL and authorities of this master, for machines that join. Pure.
+
+Everybody may read it. The names of the objects are those of kubeadm.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+
+import yaml
+from msgspec.structs import replace
+
+from api.core.cluster_info import KUBECONFIG_KEY, NAME, NAMESPACE
+from api.core.config import ConfigMap
+from api.meta.types import ObjectMeta
+from master.auth.attributes import ANONYMOUS
+from master.controllers.actions import Action, Create, Update
+from master.controllers.context import Lister
+from master.resources.rbac import RBAC_GROUP, PolicyRule, Role, RoleBinding, RoleRef, Subject
+
+ROLE = "kubeadm:bootstrap-signer-clusterinfo"
+
+
+def reconcile(
+    url: str, ca_certificate: str, info: ConfigMap | None, role: Role | None, binding: RoleBinding | None
+) -> Iterator[Create | Update]:
+    """Yield the writes of the ConfigMap, and the permission to read it if it is missing. Other keys stay."""
+    kubeconfig = _kubeconfig(url, ca_certificate)
+    if info is None:
+        yield Create(ConfigMap(metadata=ObjectMeta(name=NAME, namespace=NAMESPACE), data={KUBECONFIG_KEY: kubeconfig}))
+    elif info.data.get(KUBECONFIG_KEY) != kubeconfig:
+        yield Update(replace(info, data={**info.data, KUBECONFIG_KEY: kubeconfig}), info)
+    meta = ObjectMeta(name=ROLE, namespace=NAMESPACE)
+    if role is None:
+        rule = PolicyRule(verbs=("get",), api_groups=("",), resources=("configmaps",), resource_names=(NAME,))
+        yield Create(Role(metadata=meta, rules=(rule,)))
+    if binding is None:
+        everybody = Subject(kind="User", api_group=RBAC_GROUP, name=ANONYMOUS)
+        role_ref = RoleRef(api_group=RBAC_GROUP, kind="Role", name=ROLE)
+        yield Create(RoleBinding(metadata=meta, subjects=(everybody,), role_ref=role_ref))
+
+
+def _kubeconfig(url: str, ca_certificate: str) -> str:
+    """Return a kubeconfig without a user and a context, as kubeadm writes it."""
+    ca = base64.b64encode(ca_certificate.encode()).decode()
+    cluster = {"name": "", "cluster": {"certificate-authority-data": ca, "server": url}}
+    document = {"apiVersion": "v1", "kind": "Config", "clusters": [cluster]}
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def sync_cluster_info(lister: Lister) -> Iterable[Action]:
+    """Write the ConfigMap once the address of the server is known."""
+    server = lister.context.server_address()
+    if server is None:
+        return ()
+    return reconcile(
+        f"https://{server.address}:{server.port}",
+        lister.context.ca_certificate,
+        lister.get(ConfigMap, NAME, NAMESPACE),
+        lister.get(Role, ROLE, NAMESPACE),
+        lister.get(RoleBinding, ROLE, NAMESPACE),
+    )
