@@ -75,8 +75,9 @@ class Place:
             assert process.stdout is not None
             printed = []
             for line in process.stdout:
-                sys.stdout.write(line)
-                printed.append(line)
+                if "Progress: " not in line:
+                    sys.stdout.write(line)
+                    printed.append(line)
             code = process.wait(seconds)
         assert not check or code == 0, f"{script}: exit code {code}\n{''.join(printed[-40:])}"
         return "".join(printed)
