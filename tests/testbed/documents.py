@@ -93,6 +93,7 @@ FIRST_LOGIN = "contract/apiserver/test_first_login.py"
 MASTER = "contract/apiserver/test_documents.py"
 LAB = "e2e/lab/test_readme.py"
 NEWCOMER = "hosts/test_newcomer.py"
+INSTALLATION = "hosts/test_newcomer.py::test_steps_of_installation"
 VAGRANT = "vm/test_vagrant_up.py"
 
 RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
@@ -101,6 +102,8 @@ RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     (README, "As a user of a project"): (LAB, NEWCOMER),
     (README, "Images and pages"): (NEWCOMER,),
     ("docs/operations/install.md", "The first login"): (FIRST_LOGIN,),
+    ("docs/operations/install.md", "The master"): (INSTALLATION,),
+    ("docs/operations/install.md", "A node"): (INSTALLATION,),
     ("docs/operations/audit.md", "Audit log"): (MASTER,),
     ("docs/operations/backup.md", "Back up the master"): (MASTER,),
     ("docs/operations/backup.md", "Restore the master"): (MASTER,),
