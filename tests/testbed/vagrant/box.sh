@@ -25,8 +25,6 @@ printf 'auto lo\niface lo inet loopback\nauto eth0\niface eth0 inet dhcp\n' >roo
 echo UseDNS no >root/etc/ssh/sshd_config.d/fast.conf
 echo '/dev/vda / ext4 defaults 0 1' >root/etc/fstab
 : >root/etc/machine-id
-# A Docker of an earlier start would have rules: it starts when install.sh has written its settings.
-chroot root systemctl disable docker docker.socket >/dev/null 2>&1
 cp root/boot/vmlinuz-* kernel
 cp root/boot/initrd.img-* initrd
 truncate -s 6G base.raw
