@@ -16,8 +16,8 @@ TIERS := unit golden contract switch net e2e
 WORKERS ?= $(shell echo $$(( $$(nproc) * 3 / 2 )))
 
 PACKAGES := openvswitch-switch docker.io containerd nftables iproute2 ethtool curl busybox-static catatonit python3-venv iputils-ping tcpdump procps \
-	containernetworking-plugins docker-registry faketime slapd zsh fish groff-base
-COMMANDS := ovs-vswitchd dockerd docker containerd ctr nft ip tc ethtool curl catatonit nsenter ping tcpdump docker-registry faketime zsh fish groff
+	containernetworking-plugins docker-registry faketime slapd zsh fish groff-base jq sqlite3
+COMMANDS := ovs-vswitchd dockerd docker containerd ctr nft ip tc ethtool curl catatonit nsenter ping tcpdump docker-registry faketime zsh fish groff jq sqlite3
 
 .PHONY: help
 help: ## list the targets
@@ -98,9 +98,23 @@ $(HOSTS): pyproject.toml
 	mmdebstrap -q --variant=apt --skip=cleanup/apt \
 		--include=systemd-sysv,dbus,ca-certificates,iproute2,procps,make,python3,iputils-ping bookworm .hosts/root
 	@chroot .hosts/root apt-get -qq install -y --no-install-recommends --download-only $(HOST_PACKAGES) >/dev/null
-	@$(BIN)/pip wheel -q --disable-pip-version-check -w .hosts/wheels . setuptools wheel \
+	@$(BIN)/pip wheel -q --disable-pip-version-check -w .hosts/wheels '.[dev]' setuptools wheel \
 		2> >(grep -v '^WARNING: Location' >&2 || true); rm -rf build .hosts/wheels/podlane-*
 	@touch $@
+
+VAGRANT_BOX := .vagrant-box/podlane.box
+VAGRANT_PACKAGES := vagrant vagrant-libvirt libvirt-daemon libvirt-daemon-system libvirt-clients qemu-system-x86 qemu-utils \
+	dnsmasq-base libarchive-tools rsync mmdebstrap
+
+.PHONY: vagrant
+vagrant: install $(HOSTS) $(VAGRANT_BOX) ## test `vagrant up` with libvirt and emulated processors (half an hour)
+	@PODLANE_VAGRANT=1 $(BIN)/pytest -v -s tests/vm/test_vagrantfile.py tests/vm/test_vagrant_up.py
+
+$(VAGRANT_BOX): tests/testbed/vagrant/box.sh
+	@echo "installing vagrant and libvirt, and making a box, once"
+	@export DEBIAN_FRONTEND=noninteractive; apt-get -qq update; \
+	apt-get -qq install -y --no-install-recommends $(VAGRANT_PACKAGES) >/dev/null
+	@tests/testbed/vagrant/box.sh $(dir $@) $(CURDIR)/.hosts/wheels
 
 CHROMIUM := /usr/bin/chromium
 

@@ -62,4 +62,6 @@ def _text(versions: dict[str, Any], is_json: bool) -> str:
     if is_json:
         return msgspec.json.format(msgspec.json.encode(versions), indent=2).decode()
     names = {"clientVersion": "Client Version", "serverVersion": "Server Version"}
-    return "\n".join(f"{names[key]}: {version['gitVersion']}" for key, version in versions.items())
+    lines = [f"{names[key]}: {version['gitVersion']}" for key, version in versions.items()]
+    master = versions.get("serverVersion", {}).get("podlaneVersion")
+    return "\n".join((*lines, f"Master Version: {master}") if isinstance(master, str) else lines)

@@ -37,6 +37,7 @@ from master.registry.projects import load_policy
 from master.resources.scheme import STORED_TYPES, group_resource
 from master.server import discovery
 from master.server.auditing import Auditor
+from master.server.discovery import MASTER_VERSION
 from master.server.proxy import kubelet_client
 from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS
 from master.server.server import Server, ServerDependencies, proxy_authorities, tls_context
@@ -142,6 +143,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 sign_token=tokens.sign,
                 clock=_now,
                 max_terminated_pods=config.finished_pods,
+                version=MASTER_VERSION,
                 authorize=authorizer.allows,
                 issue_certificate=lambda csr: _issue_certificate(authority, csr, config.certificate_seconds),
                 uses_sccs=config.security_context_constraints,

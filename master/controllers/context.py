@@ -56,6 +56,8 @@ class ControllerContext:
     clock: Clock
     """The time of day."""
     max_terminated_pods: int
+    version: str
+    """The version of this master, as `v0.1.0`."""
     authorize: Authorize
     """Whether a user may do something."""
     issue_certificate: Sign

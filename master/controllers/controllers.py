@@ -28,6 +28,7 @@ from master.controllers.network.ingress_ips import sync_ingress_ips
 from master.controllers.network.kubernetes_service import sync_kubernetes_service
 from master.controllers.nodes.lifecycle import NodeLifecycle
 from master.controllers.nodes.taints import sync_pod_readiness, sync_taints
+from master.controllers.nodes.versions import sync_versions
 from master.controllers.oauth import sync_oauth_clients
 from master.controllers.persistent_volumes import sync_claims
 from master.controllers.pod_security_labels import OBSERVED_KINDS, PodSecurityLabels
@@ -195,6 +196,7 @@ STATELESS_CONTROLLERS = (
         sync_namespaces,
     ),
     Controller("node-taint-controller", resources_of("Node"), sync_taints),
+    Controller("node-version-controller", resources_of("Node"), sync_versions),
     Controller("node-pod-readiness-controller", resources_of("Node"), sync_pod_readiness),
     Controller("expiration-controller", (), sync_expiration, EXPIRY_SECONDS),
 )

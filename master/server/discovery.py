@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,6 +10,9 @@ from master.resources.resource import AnyResource
 from master.resources.scheme import SERVED
 from master.resources.virtual import VIRTUAL_RESOURCES, VirtualResource
 from master.serialization.negotiation import parse_accept
+
+MASTER_VERSION = f"v{importlib.metadata.version('podlane')}"
+"""The version of Podlane."""
 
 VERSION = {
     "major": "1",
@@ -20,8 +24,9 @@ VERSION = {
     "goVersion": "",
     "compiler": "",
     "platform": "linux/amd64",
+    "podlaneVersion": MASTER_VERSION,
 }
-"""The version of Kubernetes whose API is served; clients compare it with their own version."""
+"""The version of Kubernetes whose API is served, with which clients compare their own, and that of this master."""
 
 PATHS = [
     "/.well-known/openid-configuration",

@@ -19,6 +19,7 @@ SOURCES = frozenset(
 PYTHON_FILE = re.compile(r"(?<![\w/.*-])[\w/]+\.py\b")
 PATH = re.compile(rf"`((?:{'|'.join(FOLDERS)})/[\w./-]*)`")
 LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+ANCHOR = re.compile(r"\]\(([^)#\s]*)#([^)]+)\)")
 
 
 def is_source(name: str) -> bool:
@@ -43,3 +44,21 @@ def test_paths_named_in_a_document_exist(document: Path) -> None:
 def test_links_of_a_document_lead_to_files(document: Path) -> None:
     targets = (target for target in LINK.findall(document.read_text()) if "://" not in target)
     assert [target for target in targets if not (document.parent / target).exists()] == []
+
+
+def anchors(document: Path) -> set[str]:
+    """Return the anchors of the headings, as the pages of a repository have them."""
+    headings = (line.lstrip("#").strip().lower() for line in document.read_text().splitlines() if line[:1] == "#")
+    return {re.sub(r"[^\w\- ]", "", heading).replace(" ", "-") for heading in headings}
+
+
+def test_links_of_a_document_lead_to_headings(document: Path) -> None:
+    targets = ANCHOR.findall(document.read_text())
+    files = [(document.parent / name if name else document, anchor) for name, anchor in targets if "://" not in name]
+    assert [anchor for file, anchor in files if file.suffix == ".md" and anchor not in anchors(file)] == []
+
+
+def test_there_are_links_to_headings() -> None:
+    """The control of the test before this one."""
+    assert "by-symptom" in anchors(ROOT / "docs" / "operations" / "troubleshooting.md")
+    assert sum(len(ANCHOR.findall(path.read_text())) for path in DOCUMENTS) > 30

@@ -65,7 +65,7 @@ def update_heartbeats(
         key = (node.metadata.name, node.metadata.uid)
         report = (
             renewed.get(node.metadata.name),
-            *(condition.last_heartbeat_time for condition in node.status.conditions),
+            *(c.last_heartbeat_time for c in node.status.conditions if c.last_heartbeat_time),
         )
         known = before.get(key)
         heartbeats[key] = known if known is not None and known.report == report else Heartbeat(monotonic, report)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -17,9 +16,9 @@ from node_agent.docker.client import DockerClient, LogLimits
 from node_agent.images.pull_backoff import PullLimits
 from reconcile.errors import NotReady, Refused
 from tests.testbed.docker.daemon import Dockerd
+from tests.testbed.documents import blocks
 from tests.testbed.namespaces import only_loopback
 
-DOCUMENT = Path(__file__).parents[3] / "docs/operations/nodes.md"
 CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -51,9 +50,7 @@ def confined_dockerd(cgroup: Path) -> Iterator[Dockerd]:
 
 def rules(cgroup: Path, port: int) -> str:
     """Return the rules of the document for this cgroup and this port of a registry."""
-    block = re.search(r"```\n(add table inet podlane-docker\n.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    assert block is not None
-    text = block[1]
+    (text,) = (text for _, language, text in blocks("docs/operations/nodes.md") if language == "nft")
     names = cgroup.relative_to(CGROUPS)
     # The level counts from the root of the hierarchy, the path from the directory in which it is usually mounted.
     for old, new in (('level 2 "system.slice/docker.service"', f'level 1 "{names}"'), ("5000", str(port))):

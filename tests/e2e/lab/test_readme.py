@@ -9,18 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.testbed.documents import LAB, refusal, scripts, sections
 from tests.testbed.lab.cluster import Cluster
-
-README = Path(__file__).resolve().parents[3] / "README.md"
-HEADING = "### As a user of a project"
-REFUSED = "# Forbidden"
-
-
-def commands() -> list[str]:
-    """Return the lines of the blocks in the section of README."""
-    section = README.read_text().split(HEADING)[1].split("\n##")[0]
-    blocks = section.split("```")[1::2]
-    return [line for block in blocks for line in block.splitlines() if line]
 
 
 @pytest.fixture
@@ -34,20 +24,18 @@ def folder(cluster: Cluster, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_every_command_of_a_user_does_what_readme_says(folder: Path) -> None:
-    first, *others = commands()
-    assert first.startswith("export KUBECONFIG=")
-    assert any(REFUSED in command for command in others)
+    commands = list(scripts(*sections(LAB)))
+    assert any(refusal(command) for command, _ in commands)
     environment = {**os.environ, "HOME": str(folder)}
-    for command in others:
+    for command, script in commands:
+        assert script.startswith("export KUBECONFIG=")
         done = subprocess.run(
-            ["bash", "-c", f"{first}\n{command}"],
+            ["bash", "-c", script],
             capture_output=True,
             text=True,
             check=False,
             cwd=folder,
             env=environment,
         )
-        if REFUSED in command:
-            assert "Forbidden" in done.stderr, command
-        else:
-            assert done.returncode == 0, f"{command}: {done.stderr}"
+        assert bool(done.returncode) == bool(refusal(command)), f"{command}: {done.stderr}"
+        assert refusal(command) in done.stderr + done.stdout, command

@@ -145,16 +145,17 @@ def machine(name: str, lower: Sequence[Path] = (BASE,)) -> Machine:
     return Machine(full, STATE / name, lower, lambda: connect(full))
 
 
-def copy_clone(host: Machine) -> None:
-    """Put a clone of this repository on a machine, as it is in this directory."""
+def copy_clone(host: Machine, root: Path | None = None) -> None:
+    """Put a clone of this repository on a machine, as it is in this directory. `root` is that of one that runs."""
+    root = root or host.root
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
     for name in filter(None, listed.decode().split("\0")):
         if (ROOT / name).is_file():
-            target = host.root / SOURCE / name
+            target = root / SOURCE / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / name, target)
-    shutil.copytree(WHEELS, host.root / "root/wheels", dirs_exist_ok=True)
-    shutil.copy("/etc/resolv.conf", host.root / "etc/resolv.conf")
+    shutil.copytree(WHEELS, root / "root/wheels", dirs_exist_ok=True)
+    shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
 
 
 def install(host: Machine, role: str) -> str:
@@ -351,8 +352,8 @@ def write_underlay(host: Machine, number: int, *, has_switch: bool) -> None:
 
 @contextlib.contextmanager
 def running_site() -> Iterator[Site]:
-    """Run a cluster of three machines: installed on bare ones, then started from copies."""
-    with workplace(), contextlib.ExitStack() as stack:
+    """Run a cluster of three machines: installed on bare ones, then started from copies. Needs the workplace."""
+    with contextlib.ExitStack() as stack:
         with ThreadPoolExecutor() as threads:
             master_image, node_image = threads.map(install_image, ("master", "node"))
         master = machine("master", (master_image, BASE))

@@ -46,7 +46,8 @@ async def test_versions_are_printed_as_by_kubectl(
 ) -> None:
     answers += [web.json_response(VERSION), web.json_response(VERSION)]
     assert await podlane(f"--kubeconfig={file}") == 0
-    assert capsys.readouterr().out == f"{CLIENT}Server Version: {VERSION['gitVersion']}\n"
+    master = f"Master Version: {CLIENT.rsplit(maxsplit=1)[-1]}\n"
+    assert capsys.readouterr().out == f"{CLIENT}Server Version: {VERSION['gitVersion']}\n{master}"
     assert await podlane(f"--kubeconfig={file}", "-o", "json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["serverVersion"] == VERSION

@@ -28,6 +28,7 @@ def controller_context(storage: Storage) -> ControllerContext:
         sign_token=lambda claims: "",
         clock=creation.clock,
         max_terminated_pods=10,
+        version="v1.4.0",
         authorize=lambda user, attributes: False,
         issue_certificate=lambda csr: b"",
     )
