@@ -151,6 +151,31 @@ $(FUZZER):
 	@python3 -m venv .venv-fuzz
 	@.venv-fuzz/bin/pip install -q --disable-pip-version-check 'schemathesis>=4.32,<5' 2> >(grep -v '^WARNING: Location' >&2 || true)
 
+# What `make deb` and `make apt-repo` need beside Debian's python3-venv.
+DEB_PACKAGES := dpkg-dev debhelper python3-venv apt-utils gnupg
+DEB := .deb
+REPO ?= .apt/repository
+KEY ?= .apt/key.asc
+
+.PHONY: deb
+deb: deb-packages ## build Debian packages into .deb: podlane, podlane-master, podlane-node (COMMIT=)
+	@debian/build.sh $(DEB) $(COMMIT)
+
+.PHONY: apt-repo
+apt-repo: ## make a signed apt repository of the packages in .deb (REPO=folder, KEY=file with the secret key)
+	@[[ -n "$$(compgen -G '$(DEB)/podlane_*.deb')" ]] || $(MAKE) deb
+	@$(MAKE) deb-packages
+	@mkdir -p $(dir $(KEY)); debian/repository.sh $(DEB) $(REPO) $(KEY)
+
+.PHONY: deb-packages
+deb-packages:
+	@missing=$$(for package in $(DEB_PACKAGES); do \
+		[[ $$(dpkg-query -W -f '$${db:Status-Status}' $$package 2>/dev/null) == installed ]] || echo $$package; done); \
+	if [[ -n "$$missing" ]]; then \
+		echo "installing Debian packages, once (missing:" $$missing")"; \
+		export DEBIAN_FRONTEND=noninteractive; apt-get -qq update; \
+		apt-get -qq install -y --no-install-recommends $$missing >/dev/null; fi
+
 .PHONY: install-master
 install-master: ## install the master on this host: commands in /opt/podlane, systemd unit, /etc/podlane
 	@systemd/install.sh master
