@@ -72,7 +72,7 @@ $(KERNEL):
 
 HOSTS := .hosts/done
 HOSTS_PACKAGES := systemd systemd-container mmdebstrap dbus
-# What systemd/install.sh installs is there as archives, so that a test needs no download.
+# What the packages and systemd/install.sh need is there as archives, so that a test needs no download.
 HOST_PACKAGES := python3-venv openvswitch-switch docker.io nftables iproute2 busybox-static catatonit tcpdump dbus
 
 .PHONY: hosts
@@ -86,7 +86,7 @@ $(HOSTS): pyproject.toml
 	@rm -rf .hosts; mkdir .hosts; \
 	mmdebstrap -q --variant=apt --skip=cleanup/apt \
 		--include=systemd-sysv,dbus,ca-certificates,iproute2,procps,make,python3,iputils-ping bookworm .hosts/root
-	@chroot .hosts/root apt-get -qq install -y --no-install-recommends --download-only $(HOST_PACKAGES) >/dev/null
+	@chroot .hosts/root apt-get -qq install -y --download-only $(HOST_PACKAGES) >/dev/null
 	@$(BIN)/pip wheel -q --disable-pip-version-check -w .hosts/wheels . setuptools wheel \
 		2> >(grep -v '^WARNING: Location' >&2 || true); rm -rf build .hosts/wheels/podlane-*
 	@touch $@

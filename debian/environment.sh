@@ -18,9 +18,12 @@ unset PYTHONPATH PYTHONDONTWRITEBYTECODE
 
 mkdir "$work/environment"
 export source work
+# The second installation takes nothing but these wheels.
 as=(); [[ $(id -u) == 0 ]] || as=(--map-root-user)
 unshare --mount --propagation private "${as[@]}" bash -euo pipefail <<'INSIDE'
 cd "$source"
+unset PIP_FIND_LINKS PIP_INDEX_URL PIP_EXTRA_INDEX_URL
+export PIP_CONFIG_FILE=/dev/null
 mount -t tmpfs -o mode=0755 tmpfs /opt
 mkdir /opt/podlane
 mount --bind "$work/environment" /opt/podlane
