@@ -76,7 +76,7 @@ HOSTS_PACKAGES := systemd systemd-container mmdebstrap dbus
 HOST_PACKAGES := python3-venv openvswitch-switch docker.io nftables iproute2 busybox-static catatonit tcpdump dbus
 
 .PHONY: hosts
-hosts: install $(HOSTS) ## test a cluster on three machines with systemd (systemd-nspawn; minutes)
+hosts: install deb-packages $(HOSTS) ## test packages and a cluster of three machines with systemd (systemd-nspawn; minutes)
 	@PODLANE_HOSTS=1 $(BIN)/pytest -v -s tests/hosts
 
 $(HOSTS): pyproject.toml
