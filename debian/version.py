@@ -1,7 +1,8 @@
 """Versions of the packages, from tags of git and pyproject.toml. The standard library is all that it needs.
 
 A release is tagged `v` and the version of pyproject.toml. The commits after it get `1.2.0+git3.HASH`, which sorts after
-the release; while pyproject.toml names a version without a tag, its commits get `1.3.0~git3.HASH`, which sorts before it.
+the release. While pyproject.toml names a version without a tag, its commits get `1.3.0~git3.HASH`, which sorts before
+it.
 """
 
 from __future__ import annotations
@@ -78,10 +79,7 @@ def read_version(revision: str = "") -> Version:
     """Return the version of a revision; without one, that of the files here. Raises VersionError."""
     name = revision or "HEAD"
     is_dirty = not revision and bool(_git("status", "--porcelain", "--untracked-files=no"))
-    if revision:
-        document = _git("show", f"{revision}:pyproject.toml")
-    else:
-        document = (ROOT / "pyproject.toml").read_text()
+    document = _git("show", f"{revision}:pyproject.toml") if revision else (ROOT / "pyproject.toml").read_text()
     project = str(tomllib.loads(document)["project"]["version"])
     if _git("tag", "--list", TAGS, "--merged", name):
         described = _git("describe", "--tags", "--long", f"--match={TAGS}", f"--abbrev={HASH_DIGITS}", name)

@@ -42,10 +42,10 @@ def test_repository_that_was_changed_is_refused(site: Site) -> None:
     host.shell(f"cp -a /{ON_MACHINES} /root/kept; sed -i 's/^Architecture: all/& /' /{ON_MACHINES}/Packages")
     try:
         host.shell(f"gzip -9nkf /{ON_MACHINES}/Packages; rm -rf /var/lib/apt/lists/_{ON_MACHINES.replace('/', '_')}*")
-        with pytest.raises(AssertionError, match="Hash Sum mismatch|unexpected size"):
+        with pytest.raises(AssertionError, match=r"Hash Sum mismatch|unexpected size"):
             update(host)
         host.shell(f"sed -i 's/^Origin: .*/Origin: Somebody/' /{ON_MACHINES}/InRelease")
-        with pytest.raises(AssertionError, match="BADSIG|not signed|signatures were invalid"):
+        with pytest.raises(AssertionError, match=r"BADSIG|not signed|signatures were invalid"):
             update(host)
     finally:
         host.shell(f"cp -a /root/kept/. /{ON_MACHINES}/; rm -r /root/kept")

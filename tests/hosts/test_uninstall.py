@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -55,6 +56,9 @@ systemctl list-units --all --no-legend 'podlane*'
 """
 """Prints what an installation could leave behind, one per line."""
 
+KEPT = re.compile(r"(^|  )(/etc/podlane|/var/lib/podlane|/etc/(passwd|group|shadow|gshadow)$)")
+"""Lines that a removal leaves: configuration, state, and their user."""
+
 
 def state(host: Machine) -> set[str]:
     return set(host.shell(f"set +e; {STATE} true").splitlines())
@@ -82,9 +86,8 @@ def test_packages_take_over_a_clone_and_leave_nothing(site: Site, solo: Machine)
     copy_clone(solo)
     before = state(solo)
     assert len(before) > 5000, "the control: there is something to compare"
-    for role in ("master", "node"):
-        assert role == "master" or "Docker is here already" in install_clone(solo, role)
-        assert role == "node" or install_clone(solo, role)
+    install_clone(solo, "master")
+    assert "Docker is here already" in install_clone(solo, "node")
     name = f"node-{NUMBER - 2}"
     cluster = Site(solo, {name: solo}, site.repository)
     cluster.start_master(NUMBER)
@@ -114,22 +117,15 @@ def test_packages_take_over_a_clone_and_leave_nothing(site: Site, solo: Machine)
     assert not solo.run("find", "/etc/systemd", "/opt", "-xtype", "l"), "no link leads nowhere"
     assert not solo.shell("ls -d /usr/local/bin/podlane* /opt/podlane.clone /usr/lib/sysusers.d/podlane.conf || true")
     for target in ("install-master", "install-node", "uninstall"):
-        with pytest.raises(AssertionError, match="installed as a package on this host; nothing was changed. .* apt"):
+        with pytest.raises(AssertionError, match="installed as a package on this host; nothing was changed"):
             solo.shell(f"make -C /{SOURCE} {target} 2>&1")
     assert all(map(solo.is_active, DAEMONS))
 
     apt_get(solo, "remove", "podlane")
-    rest = {line for line in state(solo) - before if " /etc/podlane" not in line}
-    assert {line.split("/")[1:4][-1] for line in rest if line.startswith("/")} == {"podlane"}, sorted(rest)
-    assert {line for line in rest if not line.startswith(("/etc/podlane", "/var/lib/podlane"))} == {
-        line for line in rest if line.endswith(("/etc/passwd", "/etc/group", "/etc/shadow", "/etc/gshadow"))
-    }
-    assert not before - state(solo) - {line for line in before if "/etc/" in line}
+    assert sorted(filter(lambda line: KEPT.search(line) is None, state(solo) ^ before)) == []
 
     apt_get(solo, "purge", "podlane", *ROLES)
-    after = state(solo)
-    assert sorted(after - before) == []
-    assert sorted(before - after) == []
+    assert sorted(state(solo) ^ before) == []
 
 
 def test_clone_is_uninstalled_without_traces(solo: Machine) -> None:
@@ -138,8 +134,7 @@ def test_clone_is_uninstalled_without_traces(solo: Machine) -> None:
     install_clone(solo, "node")
     assert len(state(solo) - before) > 1000, "the control: there is something to remove"
     solo.shell(f"make -C /{SOURCE} uninstall PURGE=1 2>&1")
-    assert sorted(state(solo) - before) == []
-    assert sorted(before - state(solo)) == []
+    assert sorted(state(solo) ^ before) == []
 
 
 def test_removed_node_has_no_traces_but_configuration_and_state(site: Site) -> None:

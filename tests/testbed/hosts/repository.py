@@ -27,9 +27,10 @@ class Repository:
 def make_repository(state: Path) -> Repository:
     """Build the packages, unless they are there, and make the repository below a directory."""
     current = read_version().debian
-    commit = _previous_commit(is_dirty=current.endswith(".dirty"))
+    is_dirty = current.endswith(".dirty")
+    commit = _previous_commit(is_dirty=is_dirty)
     previous = read_version(commit).debian
-    call(ROOT / "debian/build.sh", BUILT)
+    call(ROOT / "debian/build.sh", BUILT, *(() if is_dirty else ("HEAD",)))
     call(ROOT / "debian/build.sh", BUILT, commit)
     packages, layer = state / "packages", state / "repository"
     packages.mkdir()

@@ -1,4 +1,4 @@
-"""A master and two nodes on machines of their own, installed from packages and joined as docs/operations/install.md says."""
+"""A master and two nodes on machines of their own, installed and joined as docs/operations/install.md says."""
 
 from __future__ import annotations
 
