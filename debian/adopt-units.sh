@@ -23,4 +23,9 @@ for unit; do
         fi
     done
 done
-deb-systemd-invoke try-restart "$@" >/dev/null
+for unit; do
+    case "$unit" in
+    *.target) ;; # would restart all daemons, before their packages are configured
+    *) deb-systemd-invoke try-restart "$unit" >/dev/null ;;
+    esac
+done

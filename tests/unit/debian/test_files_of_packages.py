@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[3]
 DEBIAN, SYSTEMD = ROOT / "debian", ROOT / "systemd"
 PACKAGES = ("podlane", "podlane-master", "podlane-node")
 UNIT_KINDS = {".service", ".path", ".target"}
-IN_THE_CLONE_ONLY = {"install.sh", "uninstall.sh", "packages.sh"}
+IN_THE_CLONE_ONLY = {"install.sh"}
 COMMANDS_WITHOUT_LINK = {"podlane-cni"}
 """The CNI plugin is called at the path that cniConfDir's file has."""
 
