@@ -155,7 +155,6 @@ $(FUZZER):
 DEB_PACKAGES := dpkg-dev debhelper python3-venv apt-utils gnupg
 DEB := .deb
 REPO ?= .apt/repository
-KEY ?= .apt/key.asc
 
 .PHONY: deb
 deb: deb-packages ## build Debian packages into .deb: podlane, podlane-master, podlane-node (COMMIT=)
@@ -163,9 +162,10 @@ deb: deb-packages ## build Debian packages into .deb: podlane, podlane-master, p
 
 .PHONY: apt-repo
 apt-repo: ## make a signed apt repository of the packages in .deb (REPO=folder, KEY=file with the secret key)
-	@[[ -n "$$(compgen -G '$(DEB)/podlane_*.deb')" ]] || $(MAKE) deb
+	@[[ -z '$(KEY)' || -e '$(KEY)' ]] || { echo '$(KEY) is not there; KEY names a file with a secret key of OpenPGP'; exit 1; }
 	@$(MAKE) deb-packages
-	@mkdir -p $(dir $(KEY)); debian/repository.sh $(DEB) $(REPO) $(KEY)
+	@[[ -n "$$(compgen -G '$(DEB)/podlane_*.deb')" ]] || $(MAKE) deb
+	@mkdir -p .apt; debian/repository.sh $(DEB) '$(REPO)' '$(or $(KEY),.apt/key.asc)'
 
 .PHONY: deb-packages
 deb-packages:

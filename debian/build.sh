@@ -5,8 +5,8 @@ set -euo pipefail
 
 folder=$1 commit=${2:-}
 source=$(cd "$(dirname "$0")/.." && pwd)
-version=$(python3 "$source/debian/version.py" $commit)
-python_version=$(python3 "$source/debian/version.py" --python $commit)
+version=$(python3 "$source/debian/version.py" "$commit")
+python_version=$(python3 "$source/debian/version.py" --python "$commit")
 package="$folder/podlane_${version}_$(dpkg --print-architecture).deb"
 if [[ $version != *.dirty && -e $package ]]; then
     echo "$package is here already"

@@ -37,6 +37,8 @@ ROLES = ("podlane-master", "podlane-node")
 NUMBER = 9
 """Of the address of the machine that is master and node."""
 
+NAME = f"node-{NUMBER - 2}"
+
 STATE = """\
 find / -xdev \\( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /run -o -path /root \\
     -o -path /var/lib/docker -o -path /var/lib/containerd -o -path /var/lib/dpkg -o -path /var/lib/apt \\
@@ -71,7 +73,7 @@ def state(host: Machine) -> set[str]:
 @pytest.fixture(scope="module")
 def solo(site: Site) -> Iterator[Machine]:
     """A machine with everything that Podlane depends on, and without Podlane."""
-    host = machine("solo", (site.repository.layer, BASE))
+    host = machine(NAME, (site.repository.layer, BASE))
     try:
         host.write("etc/docker/daemon.json", json.dumps({"iptables": False, "bridge": "none", "live-restore": True}))
         host.start()
@@ -92,13 +94,12 @@ def test_packages_take_over_a_clone_and_leave_nothing(site: Site, solo: Machine)
     assert len(before) > 5000, "the control: there is something to compare"
     install_clone(solo, "master")
     assert "Docker is here already" in install_clone(solo, "node")
-    name = f"node-{NUMBER - 2}"
-    cluster = Site(solo, {name: solo}, site.repository)
+    cluster = Site(solo, {NAME: solo}, site.repository)
     cluster.start_master(NUMBER)
-    cluster.join(name)
+    cluster.join(NAME)
     cluster.wait_ready()
     cluster.kubectl("create", "namespace", "red")
-    cluster.create_pods({"red-1": name, "red-2": name})
+    cluster.create_pods({"red-1": NAME, "red-2": NAME})
     cluster.wait_pods(2)
     containers = {pod: container_id(listed) for pod, listed in cluster.pods().items()}
 
