@@ -83,11 +83,11 @@ $(KERNEL):
 
 HOSTS := .hosts/done
 HOSTS_PACKAGES := systemd systemd-container mmdebstrap dbus
-# What systemd/install.sh installs is there as archives, so that a test needs no download.
+# What the packages and systemd/install.sh need is there as archives, so that a test needs no download.
 HOST_PACKAGES := python3-venv openvswitch-switch docker.io nftables iproute2 busybox-static catatonit tcpdump dbus
 
 .PHONY: hosts
-hosts: install $(HOSTS) ## test a cluster on three machines with systemd (systemd-nspawn; minutes)
+hosts: install deb-packages $(HOSTS) ## test packages and a cluster of three machines with systemd (systemd-nspawn; minutes)
 	@PODLANE_HOSTS=1 $(BIN)/pytest -v -s tests/hosts
 
 $(HOSTS): pyproject.toml
@@ -97,7 +97,7 @@ $(HOSTS): pyproject.toml
 	@rm -rf .hosts; mkdir .hosts; \
 	mmdebstrap -q --variant=apt --skip=cleanup/apt \
 		--include=systemd-sysv,dbus,ca-certificates,iproute2,procps,make,python3,iputils-ping bookworm .hosts/root
-	@chroot .hosts/root apt-get -qq install -y --no-install-recommends --download-only $(HOST_PACKAGES) >/dev/null
+	@chroot .hosts/root apt-get -qq install -y --download-only $(HOST_PACKAGES) >/dev/null
 	@$(BIN)/pip wheel -q --disable-pip-version-check -w .hosts/wheels '.[dev]' setuptools wheel \
 		2> >(grep -v '^WARNING: Location' >&2 || true); rm -rf build .hosts/wheels/podlane-*
 	@touch $@
@@ -175,6 +175,31 @@ $(FUZZER):
 	@echo "installing schemathesis into .venv-fuzz, once"
 	@python3 -m venv .venv-fuzz
 	@.venv-fuzz/bin/pip install -q --disable-pip-version-check 'schemathesis>=4.32,<5' 2> >(grep -v '^WARNING: Location' >&2 || true)
+
+# What `make deb` and `make apt-repo` need beside Debian's python3-venv.
+DEB_PACKAGES := dpkg-dev debhelper python3-venv apt-utils gnupg
+DEB := .deb
+REPO ?= .apt/repository
+
+.PHONY: deb
+deb: deb-packages ## build Debian packages into .deb: podlane, podlane-master, podlane-node (COMMIT=)
+	@debian/build.sh $(DEB) $(COMMIT)
+
+.PHONY: apt-repo
+apt-repo: ## make a signed apt repository of the packages in .deb (REPO=folder, KEY=file with the secret key)
+	@[[ -z '$(KEY)' || -e '$(KEY)' ]] || { echo '$(KEY) is not there; KEY names a file with a secret key of OpenPGP'; exit 1; }
+	@$(MAKE) deb-packages
+	@[[ -n "$$(compgen -G '$(DEB)/podlane_*.deb')" ]] || $(MAKE) deb
+	@mkdir -p .apt; debian/repository.sh $(DEB) '$(REPO)' '$(or $(KEY),.apt/key.asc)'
+
+.PHONY: deb-packages
+deb-packages:
+	@missing=$$(for package in $(DEB_PACKAGES); do \
+		[[ $$(dpkg-query -W -f '$${db:Status-Status}' $$package 2>/dev/null) == installed ]] || echo $$package; done); \
+	if [[ -n "$$missing" ]]; then \
+		echo "installing Debian packages, once (missing:" $$missing")"; \
+		export DEBIAN_FRONTEND=noninteractive; apt-get -qq update; \
+		apt-get -qq install -y --no-install-recommends $$missing >/dev/null; fi
 
 .PHONY: install-master
 install-master: ## install the master on this host: commands in /opt/podlane, systemd unit, /etc/podlane

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Installs Podlane on this host: commands into /opt/podlane, units, and examples of the configuration files that are
 # missing. Usage: install.sh master|node. Run it again after an update; nothing that runs is interrupted.
-# A dockerd that is here already stays as it is, whoever has installed it. uninstall.sh is the way back.
+# A dockerd that is here already stays as it is, whoever has installed it. uninstall.sh is the way back. Packages (`make deb`)
+# are the other way of installation, and take the place of this one.
 set -euo pipefail
 
 role=${1:-}
@@ -23,36 +24,11 @@ esac
 
 [[ $(id -u) == 0 ]] || { echo "$0: run as root" >&2; exit 1; }
 
-has_docker() {
-    command -v dockerd >/dev/null || [[ -n $(systemctl list-unit-files --no-legend docker.service) ]]
-}
-
-# Before Docker's first start: it does not take back firewall rules that it has once written.
-write_docker_settings() {
-    install -d /etc/docker
-    python3 -I - /etc/docker/daemon.json <<'PYTHON'
-import json, os, sys
-file = sys.argv[1]
-try:
-    with open(file) as present:
-        settings = json.load(present)
-except FileNotFoundError:
-    settings = {}
-except ValueError as error:
-    sys.exit(f"{file}: {error}; a JSON object is accepted. Nothing was installed")
-if not isinstance(settings, dict):
-    sys.exit(f"{file}: found {type(settings).__name__}; a JSON object is accepted. Nothing was installed")
-wanted = {"iptables": False, "live-restore": True}
-if not settings.keys() & {"bridge", "bip", "fixed-cidr", "default-gateway"}:
-    wanted["bridge"] = "none"
-added = {key: value for key, value in wanted.items() if key not in settings}
-if added:
-    with open(f"{file}.new", "w") as new:
-        new.write(json.dumps({**settings, **added}, indent=2) + "\n")
-    os.rename(f"{file}.new", file)
-    print(f"{file}: added {json.dumps(added)}")
-PYTHON
-}
+# shellcheck source=systemd/docker-settings.sh
+. "$source/systemd/docker-settings.sh"
+# shellcheck source=systemd/packages.sh
+. "$source/systemd/packages.sh"
+refuse_packages "Upgrade it by apt, or remove it before: apt remove podlane"
 
 if [[ $role == node ]]; then
     if has_docker; then
@@ -86,7 +62,10 @@ for folder in . adr operations; do
     install -m 0644 "$source/docs/$folder"/*.md "/opt/podlane/share/docs/$folder/"
 done
 install -m 0644 "$source"/systemd/kubernetes/*.yaml /opt/podlane/share/kubernetes/
-install -m 0755 "$source"/systemd/uninstall.sh /opt/podlane/libexec/uninstall
+for script in uninstall remove-node; do
+    install -m 0755 "$source/systemd/$script.sh" "/opt/podlane/libexec/$script"
+done
+install -m 0644 "$source/systemd/packages.sh" /opt/podlane/libexec/packages.sh
 for command in podlane "${services[@]}"; do
     ln -sfn "/opt/podlane/bin/$command" "/usr/local/bin/$command"
 done

@@ -247,7 +247,7 @@ class Host:
 
     def reset(self) -> None:
         """Stop the daemons of a node, and remove its pods, its network and its state. Raises HostError."""
-        script = Path(sys.prefix) / "libexec" / "uninstall"
+        script = Path(sys.prefix) / "libexec" / "remove-node"
         if not script.exists():
             raise HostError(f"there is no {script}; `make install-node` installs it")
         _run(str(script), "--reset", seconds=600.0)

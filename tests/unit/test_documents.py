@@ -11,7 +11,20 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")],
 )
-PACKAGES = ("api", "bench", "cli", "lab", "master", "nameserver", "node_agent", "reconcile", "sdn", "streams", "tests")
+PACKAGES = (
+    "api",
+    "bench",
+    "cli",
+    "debian",
+    "lab",
+    "master",
+    "nameserver",
+    "node_agent",
+    "reconcile",
+    "sdn",
+    "streams",
+    "tests",
+)
 FOLDERS = (*PACKAGES, "docs", "systemd", "vagrant")
 SOURCES = frozenset(
     f"/{path.relative_to(ROOT)}" for package in PACKAGES for path in (ROOT / package).rglob("*") if path.is_file()

@@ -27,7 +27,10 @@ CGROUPS = Path("/sys/fs/cgroup")
 BOOT_SECONDS = 60.0
 COMMAND_SECONDS = 300.0
 ENVIRONMENT = ("PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C.UTF-8")
-PROGRAMS = ("systemd-nspawn", "dbus-daemon", "mmdebstrap", "ip", "nsenter", "ethtool", "kubectl", "docker")
+PROGRAMS = (
+    *("systemd-nspawn", "dbus-daemon", "mmdebstrap", "ip", "nsenter", "ethtool", "kubectl", "docker"),
+    *("dpkg-buildpackage", "dh", "apt-ftparchive", "gpg"),
+)
 
 INIT = """\
 #!/bin/sh

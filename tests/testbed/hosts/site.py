@@ -21,6 +21,7 @@ from lab.process import LabError
 from lab.topology import UNDERLAY_BRIDGE
 from lab.underlay import kernel_has_datapath
 from tests.testbed.hosts.machine import BASE, ROOT, WHEELS, Machine, call
+from tests.testbed.hosts.repository import SOURCES, Repository, make_repository
 from tests.testbed.traffic import Ping
 from tests.testbed.wait import wait_until
 
@@ -76,7 +77,7 @@ apiVersion: v1
 kind: Pod
 metadata: {{name: {project}-{number}, namespace: {project}, labels: {{app: demo}}}}
 spec:
-  nodeName: node-{number}
+  nodeName: {node}
   terminationGracePeriodSeconds: 1
   containers:
   - name: toolbox
@@ -158,20 +159,39 @@ def copy_clone(host: Machine, root: Path | None = None) -> None:
     shutil.copy("/etc/resolv.conf", root / "etc/resolv.conf")
 
 
-def install(host: Machine, role: str) -> str:
-    """Install a role as the documents say, with Python's packages from a directory. Return the output."""
+def install_clone(host: Machine, role: str) -> str:
+    """Install a role from the clone, with Python's packages from a directory. Return the output."""
     packages = "PIP_NO_INDEX=1 PIP_FIND_LINKS=/root/wheels"
     return host.shell(f"cd /{SOURCE}; {packages} make install-{role} 2>&1", online=True)
 
 
-def install_image(role: str) -> Path:
+def apt_get(host: Machine, *words: str) -> str:
+    """Run apt-get on a machine, which reaches no other machine. Return the output."""
+    return host.shell(f"DEBIAN_FRONTEND=noninteractive apt-get -q -y {' '.join(words)} 2>&1")
+
+
+def update(host: Machine) -> str:
+    """Read the lists of our repository anew; those of Debian stay. Raises AssertionError if the signature is wrong."""
+    options = f"-o Dir::Etc::SourceList={SOURCES} -o Dir::Etc::SourceParts=- -o APT::Get::List-Cleanup=0"
+    return apt_get(host, options, "-o APT::Update::Error-Mode=any", "update")
+
+
+def pinned(version: str, *packages: str) -> tuple[str, ...]:
+    """Return packages in a version, as apt-get takes them."""
+    return tuple(f"{package}={version}" for package in packages)
+
+
+def install_image(role: str, repository: Repository) -> Path:
     """Install a role on a bare machine, switch it off, and return the directory with what was written."""
-    host = machine(f"image-{role}")
+    host = machine(f"image-{role}", (repository.layer, BASE))
     try:
-        copy_clone(host)
         host.write("etc/docker/daemon.json", json.dumps(OPERATOR_KEYS))
         host.start()
-        install(host, role)
+        update(host)
+        output = apt_get(host, "install", f"podlane-{role}")
+        assert "is an example: adjust it" in output
+        active = host.run("systemctl", "list-units", "--no-legend", "--state=active,failed", "podlane*").strip()
+        assert not active, "nothing starts before its settings are right"
         host.power_off()
         (host.upper / "etc/machine-id").write_text("")
     finally:
@@ -187,11 +207,11 @@ class Interruption:
 
 
 class Site:
-    """The running cluster. `nodes` are the nodes by name."""
+    """The running cluster. `nodes` are the nodes by name; the master may be one of them."""
 
-    def __init__(self, master: Machine, nodes: dict[str, Machine]) -> None:
-        self.master, self.nodes = master, nodes
-        self._admin = STATE / "admin.kubeconfig"
+    def __init__(self, master: Machine, nodes: dict[str, Machine], repository: Repository) -> None:
+        self.master, self.nodes, self.repository = master, nodes, repository
+        self._admin = STATE / f"{master.name}.kubeconfig"
 
     @property
     def machines(self) -> tuple[Machine, ...]:
@@ -203,15 +223,23 @@ class Site:
         for number, host in enumerate(self.machines, 2):
             write_underlay(host, number, has_switch=host is not self.master)
         self.start(self.machines)
-        self._start_master()
+        self.start_master(2)
         with ThreadPoolExecutor() as threads:
-            list(threads.map(self._join, self.nodes))
+            list(threads.map(self.join, self.nodes))
         self.wait_ready()
         self.kubectl("create", "namespace", "red")
         self.kubectl("create", "namespace", "blue")
-        pods = "".join(POD.format(project=project, number=number) for project in PROJECTS for number in (1, 2))
-        (STATE / "demo.yaml").write_text(pods)
-        self.kubectl("apply", "-f", str(STATE / "demo.yaml"))
+        self.create_pods({f"{project}-{number}": f"node-{number}" for project in PROJECTS for number in (1, 2)})
+
+    def create_pods(self, pods: dict[str, str]) -> None:
+        """Create pods, named PROJECT-NUMBER, on nodes."""
+        texts = []
+        for name, node in pods.items():
+            project, _, number = name.rpartition("-")
+            texts.append(POD.format(project=project, number=number, node=node))
+        manifest = STATE / f"{self.master.name}.yaml"
+        manifest.write_text("".join(texts))
+        self.kubectl("apply", "-f", str(manifest))
 
     def start(self, machines: Sequence[Machine]) -> None:
         """Switch machines on, all at once."""
@@ -220,13 +248,15 @@ class Site:
         for host in machines:
             host.wait_booted()
 
-    def _start_master(self) -> None:
-        address = UNDERLAY.network_address + 2
+    def start_master(self, number: int) -> None:
+        """Start the master at the address of this number."""
+        address = UNDERLAY.network_address + number
         self.master.shell(f"sed -i 's/^advertiseAddress: .*/advertiseAddress: {address}/' /etc/podlane/master.yaml")
         self.master.run("systemctl", "enable", "--now", "podlane-master")
         self._admin.write_bytes(self.master.path(ADMIN).read_bytes())
 
-    def _join(self, name: str) -> None:
+    def join(self, name: str) -> None:
+        """Join a node. The number in its name is two less than that of its address."""
         node = self.nodes[name]
         line = self.master.run("podlane", "node", "token", "--kubeconfig", ADMIN).split()
         node.run(*line, "--timeout", str(READY_SECONDS))
@@ -253,13 +283,7 @@ class Site:
     def wait_whole(self) -> Matrix:
         """Wait until nodes and pods are ready and who reaches whom is as it should be; return that."""
         self.wait_ready()
-        expected = len(PROJECTS) * len(self.nodes)
-
-        def ready_pods() -> bool:
-            pods = self.pods().values()
-            return len(pods) == expected and all(map(_is_ready, pods))
-
-        wait_until(ready_pods, "the pods are ready", READY_SECONDS, pause=0.3)
+        self.wait_pods(len(PROJECTS) * len(self.nodes))
         matrices: list[Matrix] = []
 
         def is_as_expected() -> bool:
@@ -274,6 +298,15 @@ class Site:
             error.add_note("\n".join((*matrices[-1].unexpected(), matrices[-1].text())) if matrices else "no answer")
             raise
         return matrices[-1]
+
+    def wait_pods(self, expected: int) -> None:
+        """Wait until so many pods of the demo are there, all of them ready."""
+
+        def ready_pods() -> bool:
+            pods = self.pods().values()
+            return len(pods) == expected and all(map(_is_ready, pods))
+
+        wait_until(ready_pods, "the pods are ready", READY_SECONDS, pause=0.3)
 
     def matrix(self) -> Matrix:
         """Send packets from every pod to every pod and to a host outside."""
@@ -354,14 +387,15 @@ def write_underlay(host: Machine, number: int, *, has_switch: bool) -> None:
 def running_site() -> Iterator[Site]:
     """Run a cluster of three machines: installed on bare ones, then started from copies. Needs the workplace."""
     with contextlib.ExitStack() as stack:
+        repository = make_repository(STATE)
         with ThreadPoolExecutor() as threads:
-            master_image, node_image = threads.map(install_image, ("master", "node"))
-        master = machine("master", (master_image, BASE))
+            master_image, node_image = threads.map(install_image, ("master", "node"), (repository, repository))
+        master = machine("master", (master_image, repository.layer, BASE))
         stack.callback(master.remove)
         nodes = {}
         for name in ("node-1", "node-2"):
-            nodes[name] = machine(name, (node_image, BASE))
+            nodes[name] = machine(name, (node_image, repository.layer, BASE))
             stack.callback(nodes[name].remove)
-        site = Site(master, nodes)
+        site = Site(master, nodes, repository)
         site.setup()
         yield site

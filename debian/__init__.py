@@ -1,0 +1,1 @@
+"""The Debian packages: what builds them and their repository."""
