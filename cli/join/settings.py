@@ -93,4 +93,4 @@ def with_settings(text: str, values: Mapping[str, str], file: str) -> str:
 def _scalar(value: str) -> str:
     """Return a text as YAML, in quotes where it would be something else without them, such as a number."""
     is_plain = PLAIN.fullmatch(value) is not None and yaml.safe_load(value) == value
-    return value if is_plain else json.dumps(value)
+    return value if is_plain else json.dumps(value, ensure_ascii=False)
