@@ -14,7 +14,7 @@ from api.client.client import Client, ClientError
 from api.client.discovery import fetch_verified
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.pki import keys
-from cli import check, completion, image, kubeconfig, lab_kubeconfig, login, logout, network, pod, scc, why
+from cli import ca, check, completion, image, kubeconfig, lab_kubeconfig, login, logout, network, pod, scc, why
 from cli import version as version_command
 from cli.bundle import command as bundle
 from cli.command import InputError, UsageError, add_command
@@ -79,6 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
         kubeconfig.add_argument(command)
     image.add_commands(topics.add_parser("image", help="images of the nodes"))
     join.add_arguments(add_command(topics, "join", "make this host a node of a cluster", join.join_command))
+    ca.add_commands(topics.add_parser("ca", help="the certificate authority of the cluster"))
     pod.add_commands(topics.add_parser("pod", help="static pods of this node"))
     network.add_commands(topics.add_parser("network", help="the pod network"))
     completion.add_arguments(add_command(topics, "completion", "print the completion script of a shell", _completion))

@@ -66,7 +66,7 @@ def _now() -> datetime.datetime:
 
 def _kubelet_tls(authority: pki.Authority, directory: Path, *, verify: bool) -> KubeletTLS:
     client = kubelet_client.client_files(authority, directory, _now())
-    return KubeletTLS.load(client, directory / "ca.crt", verify=verify)
+    return KubeletTLS.load(client, directory / pki.TRUSTED, verify=verify)
 
 
 def _server_address(config: MasterConfig, listening: int) -> ServerAddress | None:
@@ -116,7 +116,11 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
             _kubelet_tls, authority, pki_directory, verify=config.verify_node_certificates
         )
         project_requests = await asyncio.to_thread(load_policy, config)
-        network, ca_certificate, authorizer = network_config(config), authority.pem.decode(), Authorizer(storage)
+        network, ca_certificate, authorizer = (
+            network_config(config),
+            authority.trusted_pem.decode(),
+            Authorizer(storage),
+        )
         session_key = await asyncio.to_thread(load_session_key, pki_directory)
         oauth_tokens = OAuthTokenAuthenticator(storage, _now)
         providers = await asyncio.to_thread(load_providers, config)
@@ -163,7 +167,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 identity_providers=providers,
                 session_sealer=SessionSealer(session_key),
                 service_account_grant_method=config.service_account_grant_method,
-                authority=authority.certificate,
+                authorities=authority.trusted,
                 creation=creation,
                 authorizer=authorizer,
                 ready=(
@@ -232,4 +236,4 @@ async def _listen(server: Server, config: MasterConfig, authority: pki.Authority
     public = [host] if (host := urlsplit(config.master_public_url).hostname) else []
     names = (*dict.fromkeys((*addresses, *public)), *kubernetes_service.DNS_NAMES, service)
     pem = await asyncio.to_thread(pki.server_certificate, authority, directory, names, _now())
-    await server.start(config.listen_address, config.port, tls_context(pem, directory / "ca.crt", proxy_ca_pem))
+    await server.start(config.listen_address, config.port, tls_context(pem, directory / pki.TRUSTED, proxy_ca_pem))

@@ -17,6 +17,7 @@ from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from api.meta import quantity
 from node_agent import metrics
+from node_agent.certificates.authorities import Authorities
 from node_agent.certificates.client import ClientCertificate, load_kubeconfig
 from node_agent.certificates.serving import ServingCertificate
 from node_agent.cgroups import hierarchy
@@ -328,8 +329,9 @@ async def serve(settings: Settings) -> None:
         _pod_network(settings) as network,
         Prober(docker) as prober,
     ):
-        client_certificate = ClientCertificate(settings, api)
-        serving_certificate = ServingCertificate(settings, api)
+        authorities = Authorities(settings, api, lambda ca: _trust(ca, serving_certificate))
+        serving_certificate = ServingCertificate(settings, api, is_superseded=authorities.is_superseded)
+        client_certificate = ClientCertificate(settings, api, authorities=authorities, serving=serving_certificate)
         if settings.tls_cert_file:
             await _load_certificate_files(serving_certificate)
         client_ca = await asyncio.to_thread(_read_client_ca, settings)
@@ -357,6 +359,11 @@ async def serve(settings: Settings) -> None:
                 docker.close()
                 await server.stop()
                 await health.stop()
+
+
+def _trust(ca: bytes, serving_certificate: ServingCertificate) -> None:
+    """Accept client certificates of further authorities. Those that are not trusted any more stay until a restart."""
+    require_client_certificates(ca, serving_certificate.context())
 
 
 def _docker_client(settings: Settings) -> DockerClient:

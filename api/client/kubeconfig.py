@@ -160,6 +160,16 @@ class Kubeconfig:
         user.entry["user"] = {"client-certificate-data": _base64(certificate), "client-key-data": _base64(key)}
         return yaml.safe_dump(document.values, sort_keys=False)
 
+    def with_authority(self, ca: bytes) -> str:
+        """Return the file's text with other authorities of the current cluster (PEM). Raises BadKubeconfig."""
+        assert self.source is not None
+        document = _Document.read(self.source)
+        context = _current_context([document])
+        entry = _find([document], "clusters", context.required("cluster"), context).entry
+        values = {key: value for key, value in entry["cluster"].items() if key != "certificate-authority"}
+        entry["cluster"] = {**values, "certificate-authority-data": _base64(ca)}
+        return yaml.safe_dump(document.values, sort_keys=False)
+
     def without_token(self) -> str:
         """Return the file's text without the token of the current user, whichever users have it. Raises BadKubeconfig.
 

@@ -7,3 +7,9 @@ NAMESPACE, NAME, KUBECONFIG_KEY = "kube-public", "cluster-info", "kubeconfig"
 PATH = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}"
 HASH_PREFIX = "sha256:"
 """Before the hex digits of the hash of a public key (SubjectPublicKeyInfo)."""
+
+AUTHORITY_KEY = "podlane-authority"
+"""Key of the ConfigMap with the key identifier of the authority that signs. Only a Podlane master writes it."""
+
+TRUSTED_ANNOTATION, ISSUERS_ANNOTATION = "podlane.io/trusted-authorities", "podlane.io/certificate-authorities"
+"""Annotations of a Node: key identifiers of the authorities that the node trusts, and of those of its certificates."""

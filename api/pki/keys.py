@@ -21,6 +21,10 @@ from api.pki.pem import BadPem, Certificate, CertificateRequest, Subject
 
 SELF_SIGNED_LIFETIME = datetime.timedelta(days=365)
 
+AUTHORITY_LIFETIME = datetime.timedelta(days=3650)
+AUTHORITY_CLOCK_SKEW = datetime.timedelta(hours=1)
+"""Authorities are valid from this time before they are created, for hosts whose clocks are behind."""
+
 MAX_REQUEST_BYTES = 64 << 10
 """Limit of a certificate request as PEM."""
 
@@ -111,6 +115,7 @@ def parse_certificate(pem: bytes) -> Certificate:
         certificate.not_valid_before_utc,
         certificate.not_valid_after_utc,
         certificate.fingerprint(hashes.SHA256()).hex(),
+        _issuer_id(certificate.extensions),
     )
 
 
@@ -146,6 +151,59 @@ def self_signed(key: bytes, subject: Subject, now: datetime.datetime) -> bytes:
         .sign(private_key, hashes.SHA256())
         .public_bytes(serialization.Encoding.PEM)
     )
+
+
+def create_authority(now: datetime.datetime) -> tuple[bytes, bytes]:
+    """Create a certificate authority, valid for AUTHORITY_LIFETIME. Returns its key and certificate as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"podlane-ca-{now:%Y%m%d%H%M%S}")])
+    usage = x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - AUTHORITY_CLOCK_SKEW)
+        .not_valid_after(now + AUTHORITY_LIFETIME)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    key_pem = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return key_pem, certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def authority_ids(pem: bytes) -> tuple[str, ...]:
+    """Return the subject key identifiers of the authorities of a bundle, in hex. Raises BadPem."""
+    try:
+        return tuple(
+            certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value.digest.hex()
+            for certificate in x509.load_pem_x509_certificates(pem)
+        )
+    except (ValueError, x509.ExtensionNotFound, x509.DuplicateExtension) as error:
+        raise BadPem(f"not certificates of authorities: {error}") from None
+
+
+def _issuer_id(extensions: x509.Extensions) -> str:
+    try:
+        digest = extensions.get_extension_for_class(x509.AuthorityKeyIdentifier).value.key_identifier
+    except x509.ExtensionNotFound:
+        return ""
+    return (digest or b"").hex()
 
 
 def _x509_name(subject: Subject) -> x509.Name:

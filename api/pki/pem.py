@@ -28,12 +28,17 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The content of a certificate. `fingerprint` is its SHA-256 in hex."""
+    """The content of a certificate.
+
+    `fingerprint` is its SHA-256 in hex. `issuer_id` is the key identifier of its authority in hex, empty if it names
+    none.
+    """
 
     subject: Subject
     not_before: datetime.datetime
     not_after: datetime.datetime
     fingerprint: str
+    issuer_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from api.core import cluster_info
 from api.core.node import NODE_LEASES
 from master.auth.attributes import Attributes
 from master.resources.resource import READ_VERBS
@@ -29,6 +30,10 @@ READABLE_IF_REFERENCED = frozenset(
     ("", name) for name in ("configmaps", "secrets", "persistentvolumes", "persistentvolumeclaims")
 )
 """(group, plural) of resources of which a node may read an object while a pod bound to the node refers to it."""
+
+
+READ_CLUSTER_INFO = ("", "configmaps", cluster_info.NAMESPACE, cluster_info.NAME, "get")
+"""(group, plural, namespace, name, verb) of what everybody may do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,8 @@ def node_denial(node: str, attributes: Attributes, access: NodeAccess) -> str | 
     is_read = attributes.verb in READ_VERBS
     if resource in READABLE_BY_NODES and is_read and attributes.subresource in ("", "status"):
         return None
+    if (*resource, attributes.namespace, attributes.name, attributes.verb) == READ_CLUSTER_INFO:
+        return None if not attributes.subresource else "a node may only read configmaps"
     if resource in READABLE_IF_REFERENCED:
         return _referenced_denial(node, attributes, access)
     rule = _NODE_RULES.get(resource)

@@ -26,6 +26,8 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from api.core.certificates import CLIENT_AUTH, DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, SERVER_AUTH
+from api.pki import keys
+from api.pki.authority_files import CERTIFICATE, KEY, NEXT_CERTIFICATE, PREVIOUS_CERTIFICATE
 from master.auth.attributes import SYSTEM_MASTERS
 from master.auth.certificate_lifetimes import CLOCK_SKEW, MIN_BACKDATED_LIFETIME
 from reconcile import atomic_file
@@ -33,20 +35,40 @@ from reconcile.errors import NotReady, Refused
 
 LIFETIME = datetime.timedelta(days=3650)
 
+OTHER_AUTHORITIES = (NEXT_CERTIFICATE, PREVIOUS_CERTIFICATE)
+TRUSTED = "trusted.crt"
+"""The certificates of all authorities that are trusted."""
+
+CA_FIELD = "certificate-authority-data"
+
 EXTENDED = {CLIENT_AUTH: ExtendedKeyUsageOID.CLIENT_AUTH, SERVER_AUTH: ExtendedKeyUsageOID.SERVER_AUTH}
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """The cluster's certificate authority: its key and certificate."""
+    """The cluster's certificate authority: its key and certificate.
+
+    `others` are further authorities that are trusted while the cluster changes from one to another.
+    """
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
+    others: tuple[x509.Certificate, ...] = ()
 
     @property
     def pem(self) -> bytes:
         """Return the certificate as PEM."""
         return self.certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def trusted(self) -> tuple[x509.Certificate, ...]:
+        """Return the certificates of all authorities, the one that signs first."""
+        return (self.certificate, *self.others)
+
+    @property
+    def trusted_pem(self) -> bytes:
+        """Return the certificates of all authorities as PEM, the one that signs first."""
+        return b"".join(each.public_bytes(serialization.Encoding.PEM) for each in self.trusted)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -69,15 +91,18 @@ class Identity:
 
 def authority(directory: Path, now: datetime.datetime) -> Authority:
     """Return the certificate authority of this cluster. Creates it if there is none. Raises NotReady and Refused."""
-    key_path, certificate_path = directory / "ca.key", directory / "ca.crt"
+    key_path, certificate_path = directory / KEY, directory / CERTIFICATE
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not certificate_path.exists():
-            new_authority = _make_authority(now)
+            key, certificate = keys.create_authority(now)
             # The key is first, so that there is never a certificate without its key.
-            atomic_file.write(key_path, private_pem(new_authority.key))
-            atomic_file.write(certificate_path, new_authority.pem, 0o644)
-        return _load_authority(key_path.read_bytes(), certificate_path.read_bytes(), directory)
+            atomic_file.write(key_path, key)
+            atomic_file.write(certificate_path, certificate, 0o644)
+        others = [path.read_bytes() for name in OTHER_AUTHORITIES if (path := directory / name).exists()]
+        ca = _load_authority(key_path.read_bytes(), certificate_path.read_bytes(), directory, others)
+        atomic_file.write(directory / TRUSTED, ca.trusted_pem, 0o644)
+        return ca
     except OSError as error:
         raise NotReady(f"certificates in {directory}: {error}") from error
 
@@ -178,7 +203,9 @@ def kubeconfig(server: str, ca: Authority, identity: Identity, user: str) -> dic
     return {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": "podlane", "cluster": {"server": server, "certificate-authority-data": _base64(ca.pem)}}],
+        "clusters": [
+            {"name": "podlane", "cluster": {"server": server, "certificate-authority-data": _base64(ca.trusted_pem)}}
+        ],
         "users": [
             {
                 "name": user,
@@ -197,48 +224,20 @@ def _serves(path: Path, server: str, ca: Authority) -> bool:
     if not path.exists():
         return False
     text = path.read_text(encoding="utf-8", errors="replace")
-    return f"server: {server}\n" in text and _base64(ca.pem) in text
+    return f"server: {server}\n" in text and f"{CA_FIELD}: {_base64(ca.trusted_pem)}\n" in text
 
 
-def _make_authority(now: datetime.datetime) -> Authority:
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"podlane-ca-{now:%Y%m%d%H%M%S}")])
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=True,
-        crl_sign=True,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(now + LIFETIME)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    return Authority(key, certificate)
-
-
-def _load_authority(key_pem: bytes, certificate_pem: bytes, directory: Path) -> Authority:
+def _load_authority(key_pem: bytes, certificate_pem: bytes, directory: Path, others: Iterable[bytes]) -> Authority:
     try:
+        trusted = tuple(map(x509.load_pem_x509_certificate, others))
         key = serialization.load_pem_private_key(key_pem, password=None)
         certificate = x509.load_pem_x509_certificate(certificate_pem)
     except ValueError as error:
         raise Refused(f"certificates in {directory} cannot be read: {error}; they are not replaced") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
-        raise Refused(f"ca.key and ca.crt in {directory} do not belong together; they are not replaced")
-    return Authority(key, certificate)
+        hint = "they are not replaced. If `podlane ca activate` was interrupted, run it again"
+        raise Refused(f"{KEY} and {CERTIFICATE} in {directory} do not belong together; {hint}")
+    return Authority(key, certificate, trusted)
 
 
 def _sign(

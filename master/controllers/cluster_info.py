@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 import yaml
 from msgspec.structs import replace
 
-from api.core.cluster_info import KUBECONFIG_KEY, NAME, NAMESPACE
+from api.core.cluster_info import AUTHORITY_KEY, KUBECONFIG_KEY, NAME, NAMESPACE
 from api.core.config import ConfigMap
 from api.meta.types import ObjectMeta
+from api.pki import keys
 from master.auth.attributes import ANONYMOUS
 from master.controllers.actions import Action, Create, Update
 from master.controllers.context import Lister
@@ -23,14 +24,22 @@ ROLE = "kubeadm:bootstrap-signer-clusterinfo"
 
 
 def reconcile(
-    url: str, ca_certificate: str, info: ConfigMap | None, role: Role | None, binding: RoleBinding | None
+    url: str,
+    ca_certificate: str,
+    authority: str,
+    info: ConfigMap | None,
+    role: Role | None,
+    binding: RoleBinding | None,
 ) -> Iterator[Create | Update]:
-    """Yield the writes of the ConfigMap, and the permission to read it if it is missing. Other keys stay."""
-    kubeconfig = _kubeconfig(url, ca_certificate)
+    """Yield the writes of the ConfigMap, and the permission to read it if it is missing. Other keys stay.
+
+    `authority` is the key identifier of the authority that signs.
+    """
+    data = {KUBECONFIG_KEY: _kubeconfig(url, ca_certificate), AUTHORITY_KEY: authority}
     if info is None:
-        yield Create(ConfigMap(metadata=ObjectMeta(name=NAME, namespace=NAMESPACE), data={KUBECONFIG_KEY: kubeconfig}))
-    elif info.data.get(KUBECONFIG_KEY) != kubeconfig:
-        yield Update(replace(info, data={**info.data, KUBECONFIG_KEY: kubeconfig}), info)
+        yield Create(ConfigMap(metadata=ObjectMeta(name=NAME, namespace=NAMESPACE), data=data))
+    elif info.data != {**info.data, **data}:
+        yield Update(replace(info, data={**info.data, **data}), info)
     meta = ObjectMeta(name=ROLE, namespace=NAMESPACE)
     if role is None:
         rule = PolicyRule(verbs=("get",), api_groups=("",), resources=("configmaps",), resource_names=(NAME,))
@@ -57,6 +66,7 @@ def sync_cluster_info(lister: Lister) -> Iterable[Action]:
     return reconcile(
         f"https://{server.address}:{server.port}",
         lister.context.ca_certificate,
+        keys.authority_ids(lister.context.ca_certificate.encode())[0],
         lister.get(ConfigMap, NAME, NAMESPACE),
         lister.get(Role, ROLE, NAMESPACE),
         lister.get(RoleBinding, ROLE, NAMESPACE),

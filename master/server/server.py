@@ -92,7 +92,7 @@ class ServerDependencies:
     identity_providers: tuple[IdentityProvider, ...]
     session_sealer: SessionSealer
     service_account_grant_method: str
-    authority: x509.Certificate
+    authorities: tuple[x509.Certificate, ...]
     creation: ObjectCreation
     authorizer: Authorizer
     ready: Sequence[HealthCheck]
@@ -161,7 +161,7 @@ class Server:
             service_account_grant_method=parts.service_account_grant_method,
         )
         self.open_requests = OpenRequests(store, self._authenticator.is_valid)
-        self._authority = parts.authority if proxy_authorities(parts.identity_providers) else None
+        self._authorities = parts.authorities if proxy_authorities(parts.identity_providers) else ()
         self._authorizer = parts.authorizer
         self._auditor = parts.auditor
         self._other_metrics = parts.metrics
@@ -291,9 +291,9 @@ class Server:
         """
         if transport is None:
             return None
-        if self._authority is not None:
+        if self._authorities:
             der = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
-            if der is None or not pki.is_issued_by(der, self._authority):
+            if der is None or not any(pki.is_issued_by(der, authority) for authority in self._authorities):
                 return None
         certificate: Mapping[str, Any] | None = transport.get_extra_info("peercert")
         return certificate

@@ -15,8 +15,10 @@ from api.core.certificates import CLIENT_USAGES, KUBELET_CLIENT_SIGNER, NODE_USE
 from api.pki.pem import BadPem, Certificate, Subject
 from node_agent import metrics
 from node_agent.certificates import crypto, csr
+from node_agent.certificates.authorities import Authorities
 from node_agent.certificates.crypto import KeyPair
 from node_agent.certificates.csr import CertificateSpec, request_certificate
+from node_agent.certificates.serving import ServingCertificate
 from node_agent.clock import wall_clock
 from node_agent.config import Settings
 from reconcile.errors import NotReady, os_errors_as
@@ -85,21 +87,34 @@ class ClientCertificate:
     another user than this node is not renewed.
     """
 
-    def __init__(self, settings: Settings, client: Client, clock: Clock = wall_clock) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        client: Client,
+        clock: Clock = wall_clock,
+        *,
+        authorities: Authorities,
+        serving: ServingCertificate,
+    ) -> None:
         self._settings = settings
         self._client = client
         self._clock = clock
+        self._authorities = authorities
+        self._serving = serving
         self._file_version: tuple[int, int] | None = None
         self._certificate: Certificate | None = None
         self.loop = Loop("client certificate", self.rotate, TIMING)
 
     async def rotate(self) -> None:
-        """Renew the certificate if it is due. Raises NotReady."""
+        """Renew the certificate if it is due, or if its authority is not the one that signs. Raises NotReady."""
         if not self._settings.rotate_certificates:
             return
+        await self._authorities.sync()
         try:
             certificate = await self._read_certificate()
-            if certificate is None or not csr.is_renewal_due(certificate, self._clock()):
+            await self._authorities.report((certificate, self._serving.info))
+            is_due = certificate is not None and csr.is_renewal_due(certificate, self._clock())
+            if certificate is None or not (is_due or self._authorities.is_superseded(certificate)):
                 return
             if certificate.not_after > self._clock():
                 await self._renew()

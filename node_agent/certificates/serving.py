@@ -12,7 +12,7 @@ from pathlib import Path
 
 from api.client.client import Client
 from api.core.certificates import KUBELET_SERVING_SIGNER, NODE_USER_PREFIX, NODES_GROUP, SERVER_USAGES
-from api.pki.pem import BadPem, Subject, pem_blocks
+from api.pki.pem import BadPem, Certificate, Subject, pem_blocks
 from node_agent import metrics
 from node_agent.certificates import crypto, csr
 from node_agent.certificates.crypto import KeyPair
@@ -36,13 +36,22 @@ class ServingCertificate:
     """The certificate of the HTTPS server, renewed while `loop` runs.
 
     It is the configured file, a certificate from the API server (`serverTLSBootstrap`), or a self-signed one. A
-    requested certificate may need an approval; until it is issued, the server uses a self-signed one.
+    requested certificate may need an approval; until it is issued, the server uses a self-signed one. One that
+    `is_superseded` is requested again.
     """
 
-    def __init__(self, settings: Settings, client: Client, clock: Callable[[], datetime.datetime] = wall_clock) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        client: Client,
+        clock: Callable[[], datetime.datetime] = wall_clock,
+        *,
+        is_superseded: Callable[[Certificate], bool] = lambda _: False,
+    ) -> None:
         self._settings = settings
         self._client = client
         self._clock = clock
+        self._is_superseded = is_superseded
         self._directory = Path(settings.state_dir) / "pki"
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -59,6 +68,11 @@ class ServingCertificate:
         It has a certificate after `load()`, or after `loaded()` returned.
         """
         return self._context
+
+    @property
+    def info(self) -> Certificate | None:
+        """Return the content of the certificate; None before it is loaded, and for configured files."""
+        return self._pair.info if self._pair is not None else None
 
     async def loaded(self) -> None:
         """Wait until the context has a certificate."""
@@ -107,7 +121,8 @@ class ServingCertificate:
         log.info("serving certificate loaded", extra={"file": str(certificate_file)})
 
     async def _request_if_due(self) -> None:
-        if self._pair is not None and self._is_valid(self._pair) and not self._is_renewal_due():
+        pair = self._pair
+        if pair and self._is_valid(pair) and not self._is_renewal_due() and not self._is_superseded(pair.info):
             return
         key_file = self._directory / KEY_FILE
         spec = CertificateSpec(KUBELET_SERVING_SIGNER, SERVER_USAGES, self._requested_subject)

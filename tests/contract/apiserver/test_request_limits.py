@@ -130,7 +130,7 @@ async def own_server(
             identity_providers=(),
             session_sealer=SessionSealer(bytes(32)),
             service_account_grant_method="prompt",
-            authority=authority.certificate,
+            authorities=authority.trusted,
             creation=ObjectCreation(AdmissionChain(()), lambda: now, authority.pem.decode()),
             authorizer=Authorizer(store),
             ready=(),

@@ -34,6 +34,7 @@ from api.core.node import Node, NodeAddress, NodeStatus
 from api.meta.types import Condition, ObjectMeta
 from api.pki import keys
 from api.pki.pem import Subject
+from node_agent.certificates.authorities import Authorities
 from node_agent.certificates.client import ClientCertificate, load_kubeconfig
 from node_agent.certificates.csr import CertificateSpec, request_certificate
 from node_agent.certificates.serving import ServingCertificate
@@ -189,9 +190,13 @@ async def test_node_renews_its_certificate_and_its_client_uses_it(
     async with Client(before) as client:
         watching = client.watch(CertificateSigningRequest, "0")
         await anext(watching)
-        await ClientCertificate(here.settings, client).rotate()
+        serving = ServingCertificate(here.settings, client)
+        authorities = Authorities(here.settings, client, lambda _: None)
+        await ClientCertificate(here.settings, client, authorities=authorities, serving=serving).rotate()
         assert Kubeconfig.load(tmp_path / "kubeconfig").certificate == before.certificate
-        client_certificate = ClientCertificate(here.settings, client, lambda: later)
+        client_certificate = ClientCertificate(
+            here.settings, client, lambda: later, authorities=authorities, serving=serving
+        )
         await client_certificate.rotate()
         after = Kubeconfig.load(tmp_path / "kubeconfig")
         assert after.certificate != before.certificate
