@@ -128,12 +128,11 @@ NOT_RUN: Mapping[str, str] = {
     "podlane lab up --registry": "another lab; tests/e2e/lab/test_uplink.py has one with a registry",
     "make test": "runs all tests, this one too",
     "systemctl restart podlane-sdn podlane-node-agent": "of nodes; tests/hosts restarts their daemons under traffic",
-    "podlane node add node-1 --kubeconfig /var/lib/podlane/master/admin.kubeconfig --out node-1.kubeconfig": (
-        "tests/testbed/hosts/site.py joins nodes with it"
+    "podlane join https://10.245.2.2:8443 --token abcdef.0123456789abcdef --ca-hash sha256:7c2e...": (
+        "an example of the line that `podlane node token` prints, which hosts/test_newcomer.py runs"
     ),
-    "/opt/podlane/bin/python -c 'from lab.images import load_pause; load_pause(\"/var/run/docker.sock\")'": (
-        "tests/testbed/hosts/site.py prepares nodes with it"
-    ),
+    "podlane image load app:v2 saved.tar": "needs images of the reader; tests/e2e/lab/test_image_load.py has some",
+    "podlane image load app:v2 --node node-2": "needs images of the reader; tests/e2e/lab/test_image_load.py has some",
 }
 """The name of a command → why no test runs it as it stands."""
 
