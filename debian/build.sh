@@ -13,7 +13,7 @@ if [[ $version != *.dirty && -e $package ]]; then
     exit 0
 fi
 # The changed files that git knows, as a commit of no branch; nothing if there are none.
-tree=${commit:-$(git -C "$source" stash create)}
+tree=${commit:-$(git -C "$source" -c user.name=build -c user.email=build@localhost stash create)}
 git -C "$source" cat-file -e "${tree:-HEAD}:debian/control" 2>/dev/null ||
     { echo "$commit has no debian/control; packages can be built of later commits" >&2; exit 1; }
 
