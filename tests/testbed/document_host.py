@@ -14,8 +14,12 @@ from tests.testbed.wait import wait_until
 URL = "https://10.245.2.2:8443"
 PASSWORD = "correct horse"
 UNIT = "podlane-master"
-PATHS = re.compile(r"(?<![\w.])/(?=etc/podlane|var/lib/podlane|root/| )")
+PATHS = re.compile(r"(?<![\w.])/(?=etc/podlane|etc/prometheus|var/lib/podlane|root/| )")
 """The root of the host, in the paths that documents name."""
+
+SHARE = "/opt/podlane/share/"
+SOURCE = Path(__file__).resolve().parents[2]
+"""What an installation has in `SHARE` is here in the repository."""
 
 HTPASSWD = f"""#!{sys.executable}
 import sys, bcrypt
@@ -45,7 +49,7 @@ class DocumentHost:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.etc, self.state, self.person = root / "etc/podlane", root / "var/lib/podlane/master", root / "person"
-        for folder in (self.etc, self.state.parent, self.person, root / "root"):
+        for folder in (self.etc, root / "etc/prometheus", self.state.parent, self.person, root / "root"):
             folder.mkdir(parents=True)
         commands = root / "bin"
         commands.mkdir()
@@ -69,7 +73,7 @@ class DocumentHost:
         match script.split():
             case ["systemctl", verb, *units] if units == [UNIT]:
                 return self._control(verb)
-        script = PATHS.sub(f"{self.root}/", script).replace(URL, self.server.url)
+        script = PATHS.sub(f"{self.root}/", script).replace(URL, self.server.url).replace(SHARE, f"{SOURCE}/")
         environment = {"PATH": self.path, "HOME": str(self.person)}
         if administrator:
             environment["KUBECONFIG"] = str(self.server.kubeconfig)

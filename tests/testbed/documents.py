@@ -108,6 +108,7 @@ RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("docs/operations/backup.md", "Back up the master"): (MASTER,),
     ("docs/operations/backup.md", "Restore the master"): (MASTER,),
     ("docs/operations/certificates.md", "Require approval"): (MASTER,),
+    ("docs/operations/monitoring.md", "Set it up"): (MASTER,),
     ("docs/operations/oauth.md", "Clients"): (MASTER,),
     ("docs/operations/pod-security.md", "Security context constraints"): (MASTER,),
     ("docs/operations/projects.md", "Requests"): (MASTER,),
@@ -120,7 +121,20 @@ RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
 }
 """(document, heading) → the tests that run all commands below the heading, but for those of `NOT_RUN`."""
 
+BY_PACKAGES = "for packages of a site; tests/hosts builds packages, and installs, upgrades and removes them by apt"
+
 NOT_RUN: Mapping[str, str] = {
+    "make deb": BY_PACKAGES,
+    "make apt-repo": BY_PACKAGES,
+    "install -m 0644 podlane.asc /etc/apt/keyrings/podlane.asc": BY_PACKAGES,
+    (
+        "echo 'deb [signed-by=/etc/apt/keyrings/podlane.asc] https://packages.example.org/podlane ./'"
+        " > /etc/apt/sources.list.d/podlane.list"
+    ): BY_PACKAGES,
+    "apt-get update": BY_PACKAGES,
+    "apt-get install podlane-master": BY_PACKAGES,
+    "apt-get install podlane-node": BY_PACKAGES,
+    "apt-get install --allow-downgrades podlane=VERSION podlane-node=VERSION": BY_PACKAGES,
     "echo '* 10.245.2.0/24' >> /etc/vbox/networks.conf": "changes VirtualBox, which no test has",
     "kubectl create deployment web --image=nginx:1.27 --replicas=2": "an image of the Internet",
     "kubectl rollout status deployment/web --timeout=300s": "an image of the Internet",
@@ -152,14 +166,14 @@ def sections(test: str) -> list[tuple[str, str]]:
 
 
 def scripts(*chosen: tuple[str, str]) -> Iterator[tuple[Command, str]]:
-    """Yield the commands of sections, each with a script that also makes the exports before it, as in one shell."""
-    exports: list[str] = []
+    """Yield the commands of sections, each with a script that has the exports and `cd` before it, as in one shell."""
+    before: list[str] = []
     for document, heading in chosen:
         for command in runnable(document, heading):
-            if command.text.startswith("export "):
-                exports.append(command.text)
+            if command.text.startswith(("export ", "cd ")):
+                before.append(command.text)
             else:
-                yield command, "\n".join((*exports, command.text))
+                yield command, "\n".join((*before, command.text))
 
 
 def runnable(document: str, heading: str) -> list[Command]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.testbed.document_host import DocumentHost
-from tests.testbed.documents import MASTER, runnable, sections
+from tests.testbed.documents import MASTER, scripts, sections
 
 BACKUP = "docs/operations/backup.md"
 PROJECTS = "kubectl get namespaces -o name"
@@ -25,7 +25,7 @@ def host(tmp_path: Path) -> Iterator[DocumentHost]:
 
 def run(host: DocumentHost, document: str, heading: str) -> dict[str, str]:
     """Run the commands of a section. Return what each prints."""
-    return {command.name: host.run(command.text) for command in runnable(document, heading)}
+    return {command.name: host.run(script) for command, script in scripts((document, heading))}
 
 
 def test_commands_succeed(host: DocumentHost) -> None:
