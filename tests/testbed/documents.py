@@ -121,26 +121,25 @@ RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
 }
 """(document, heading) → the tests that run all commands below the heading, but for those of `NOT_RUN`."""
 
-BY_PACKAGES = "for packages of a site; tests/hosts builds packages, and installs, upgrades and removes them by apt"
+SOURCE = "deb [signed-by=/etc/apt/keyrings/podlane.asc] https://packages.example.org/podlane ./"
 
 NOT_RUN: Mapping[str, str] = {
-    "make deb": BY_PACKAGES,
-    "make apt-repo": BY_PACKAGES,
-    "install -m 0644 podlane.asc /etc/apt/keyrings/podlane.asc": BY_PACKAGES,
-    (
-        "echo 'deb [signed-by=/etc/apt/keyrings/podlane.asc] https://packages.example.org/podlane ./'"
-        " > /etc/apt/sources.list.d/podlane.list"
-    ): BY_PACKAGES,
-    "apt-get update": BY_PACKAGES,
-    "apt-get install podlane-master": BY_PACKAGES,
-    "apt-get install podlane-node": BY_PACKAGES,
-    "apt-get install --allow-downgrades podlane=VERSION podlane-node=VERSION": BY_PACKAGES,
     "echo '* 10.245.2.0/24' >> /etc/vbox/networks.conf": "changes VirtualBox, which no test has",
     "kubectl create deployment web --image=nginx:1.27 --replicas=2": "an image of the Internet",
     "kubectl rollout status deployment/web --timeout=300s": "an image of the Internet",
     "podlane lab load app:v2 saved.tar": "needs images of the reader; tests/e2e/lab/test_uplink.py loads both",
     "podlane lab up --registry": "another lab; tests/e2e/lab/test_uplink.py has one with a registry",
     "make test": "runs all tests, this one too",
+    "make deb": "minutes; tests/testbed/hosts/repository.py runs its script, and tests/hosts installs the result",
+    "make apt-repo": "as `make deb`",
+    "install -m 0644 podlane.asc /etc/apt/keyrings/podlane.asc": "a layer of the machines of tests/hosts has the file",
+    f"echo '{SOURCE}' > /etc/apt/sources.list.d/podlane.list": "as the key; the repository is on the machine",
+    "apt-get update": "tests/hosts reads our repository alone: its machines do not reach Debian's",
+    "apt-get install podlane-master": "tests/testbed/hosts/site.py installs its machines by it",
+    "apt-get install podlane-node": "tests/testbed/hosts/site.py installs its machines by it",
+    "apt-get install --allow-downgrades podlane=VERSION podlane-node=VERSION": (
+        "needs versions; hosts/test_package_upgrade.py runs it with two"
+    ),
     "systemctl restart podlane-sdn podlane-node-agent": "of nodes; tests/hosts restarts their daemons under traffic",
     "podlane join https://10.245.2.2:8443 --token abcdef.0123456789abcdef --ca-hash sha256:7c2e...": (
         "an example of the line that `podlane node token` prints, which hosts/test_newcomer.py runs"

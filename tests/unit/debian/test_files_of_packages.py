@@ -46,6 +46,14 @@ def test_every_file_of_systemd_is_packaged() -> None:
     assert {name for name in files if f"systemd/{name}" not in lists} == set()
 
 
+def test_packages_have_the_folders_of_a_clone() -> None:
+    """install.sh and the packages share units and documents, which name files below /opt/podlane/share."""
+    lists = "".join((DEBIAN / f"{package}.install").read_text() for package in PACKAGES)
+    packaged = set(re.findall(r"opt/podlane/share/(\w+)", lists)) - {"examples"}
+    script = (SYSTEMD / "install.sh").read_text()
+    assert packaged == set(re.findall(r"/opt/podlane/share/(\w+)", script)) != set()
+
+
 def test_every_command_is_linked() -> None:
     commands = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"].keys()
     links = "".join((DEBIAN / f"{package}.links").read_text() for package in PACKAGES)
