@@ -65,7 +65,7 @@ MAX_PEERS, MAX_NODES = 16, 64
 
 ECHO_SECONDS, ECHO_ATTEMPTS = 1.0, 3
 _TIME_ERROR = 5
-_PROBLEM_CONDITIONS = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
+_PROBLEM_CONDITIONS = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", "VersionSkew")
 """Conditions that report a problem if they are True; so do all conditions of podlane.io."""
 
 PROC = Path("/proc")
