@@ -87,6 +87,7 @@ async def units(host: Host) -> Sequence[Unit]:
     names = [f"{daemon}.service" for daemon in host.daemons]
     names += ["openvswitch-switch.service"] if host.sdn is not None else []
     names += ["docker.service"] if host.agent is not None else []
+    names += ["podlane-uplink.service"] if host.has_uplink else []
     keys = "Id,LoadState,ActiveState,SubState,UnitFileState,NRestarts"
     output = await run(["systemctl", "show", "-p", keys, *names], PROGRAM_SECONDS)
     return tuple(map(_unit, output.strip().split("\n\n")))
