@@ -15,7 +15,7 @@ FAILED, NOT_JUDGED = 1, 3
 EXIT_CODES = {
     0: "done",
     1: "failed: a request was refused, a file cannot be read, no server answers; `podlane why`: packets are "
-    "dropped; `podlane scc explain`: the pod is refused",
+    "dropped; `scc explain`: the pod is refused; `doctor`: problems",
     2: "wrong use: the arguments are not accepted",
     NOT_JUDGED: "not judged: `podlane check` rejects nothing, but a kind needs a master; `podlane why` has no answer",
     130: "interrupted by Ctrl-C",

@@ -93,6 +93,8 @@ fi
 if [[ $role == node ]]; then
     install -m 0644 "$source"/systemd/podlane-docker-network.{path,service} /etc/systemd/system/
     install -m 0755 "$source/systemd/docker-network.sh" /opt/podlane/libexec/docker-network
+    install -m 0644 "$source/systemd/podlane-uplink.service" /etc/systemd/system/
+    install -m 0755 "$source/systemd/uplink.sh" /opt/podlane/libexec/uplink
     # An earlier version replaced the command of docker.service, also where it is another one than Debian's.
     rm -f /etc/systemd/system/docker.service.d/podlane.conf
     rmdir --ignore-fail-on-non-empty /etc/systemd/system/docker.service.d 2>/dev/null || true

@@ -9,7 +9,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 suffix=; [[ $0 != *.sh ]] || suffix=.sh # in a clone
 # shellcheck source=systemd/packages.sh
 . "$here/packages.sh"
-units=(podlane.target podlane-docker-network.path podlane-node-agent.service podlane-sdn.service podlane-master.service)
+units=(podlane.target podlane-docker-network.path podlane-node-agent.service podlane-sdn.service podlane-master.service
+    podlane-uplink.service)
 
 stop_daemons() {
     local unit
@@ -48,6 +49,8 @@ main() {
     if [[ -d $state/node-agent || -d $state/sdn ]]; then
         "$here/remove-node$suffix"
     fi
+    # Last, because the host may be reached through it.
+    if [[ -e /etc/podlane/uplink.conf ]]; then "$here/uplink$suffix" down; fi
     remove_files
     if [[ ${1:-} == --purge ]]; then
         purge

@@ -7,15 +7,16 @@ import contextlib
 import functools
 import importlib.metadata
 import platform
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from api.client.client import Client, ClientError
+from api.client.client import Client, ClientError, resource_path
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.core.config import Secret, secret_data
+from api.meta.redaction import MIN_KNOWN
 from cli.bundle import content
 from cli.bundle.archive import MAX_MEMBER, Archive
 from cli.doctor import probes
@@ -25,8 +26,11 @@ from cli.doctor.observations import NotObserved
 
 PROGRAM_SECONDS = 20.0
 JOURNAL_LINES = 5000
-MAX_OBJECTS = 2000
-"""Objects of one kind, and Secrets whose values are looked for in all that is collected."""
+MAX_OBJECTS, MAX_LISTED, PAGE = 2000, 32 << 20, 100
+"""Objects of one kind, their bytes, and objects of one response: a tenant chooses how many and how large they are."""
+
+MAX_VALUES = 2000
+"""Secret values that are looked for in all that is collected."""
 
 JSON = (("Accept", "application/json"),)
 METADATA_ONLY = (("Accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"),)
@@ -146,8 +150,33 @@ async def _add_cluster(archive: Archive, kubeconfig: str) -> None:
 
 
 async def _objects(client: Client, path: str, kept: Callable[[Mapping[str, Any]], dict[str, Any]]) -> bytes:
-    body = await client.request("GET", path, query={"limit": str(MAX_OBJECTS)}, headers=JSON)
-    return content.encode([kept(item) for item in _decoded(body).get("items") or ()])
+    return content.encode([kept(item) for item in await _items(client, path, JSON)])
+
+
+async def _items(client: Client, path: str, headers: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
+    """Return the first objects of a collection."""
+    items: list[dict[str, Any]] = []
+    size, query = 0, {"limit": str(PAGE)}
+    while len(items) < MAX_OBJECTS and size < MAX_LISTED:
+        body = await client.request("GET", path, query=query, headers=headers)
+        listed = msgspec.json.decode(body, type=_Items)
+        size += len(body)
+        items += listed.items or ()
+        if not listed.metadata.more:
+            break
+        query["continue"] = listed.metadata.more
+    return items
+
+
+class _ListMetadata(msgspec.Struct, frozen=True):
+    more: str = msgspec.field(default="", name="continue")
+
+
+class _Items(msgspec.Struct):
+    """A response with objects."""
+
+    items: list[dict[str, Any]] | None = None
+    metadata: _ListMetadata = _ListMetadata()
 
 
 def _decoded(body: bytes) -> dict[str, Any]:
@@ -169,28 +198,35 @@ async def _names(client: Client) -> bytes:
 
 async def _names_of(client: Client, path: str) -> object:
     try:
-        body = await client.request("GET", path, query={"limit": str(MAX_OBJECTS)}, headers=METADATA_ONLY)
+        items = await _items(client, path, METADATA_ONLY)
     except ClientError as error:
         return str(error)
-    items = _decoded(body).get("items") or ()
     return len(items) if path.rpartition("/")[2] in content.ONLY_COUNTED else list(map(content.listed, items))
 
 
-async def known_secrets(host: Host) -> frozenset[bytes]:
+class Known(NamedTuple):
+    """Secret values, and the number of those that were too many."""
+
+    values: frozenset[bytes]
+    omitted: int
+
+
+async def known_secrets(host: Host) -> Known:
     """Return secret values that this host knows: keys and tokens of kubeconfigs, and on a master those of Secrets."""
-    found: set[bytes] = set()
+    found: list[bytes] = []  # those of this host come first, so that they are never among the omitted ones
     files = [*host.node_kubeconfigs, *([host.master.administrator] if host.master is not None else [])]
     for file in files:
         with contextlib.suppress(BadKubeconfig):
             kubeconfig = await asyncio.to_thread(Kubeconfig.load, file)
-            found |= {kubeconfig.token.encode(), *_lines(kubeconfig.key)}
+            found += (kubeconfig.token.encode(), *_lines(kubeconfig.key))
     if host.master is not None:
         with contextlib.suppress(BadKubeconfig, ClientError):
             async with Client(Kubeconfig.load(host.master.administrator)) as client:
-                for secret in (await client.list(Secret)).items[:MAX_OBJECTS]:
-                    for name, value in secret_data(secret).items():
-                        found |= _values(name, value)
-    return frozenset(value for value in found if value)
+                for item in await _items(client, resource_path(Secret), JSON):
+                    for name, value in secret_data(msgspec.convert(item, Secret)).items():
+                        found += _values(name, value)
+    chosen = [value for value in dict.fromkeys(found) if len(value) >= MIN_KNOWN]
+    return Known(frozenset(chosen[:MAX_VALUES]), max(len(chosen) - MAX_VALUES, 0))
 
 
 def _values(name: str, value: bytes) -> set[bytes]:

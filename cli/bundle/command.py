@@ -40,5 +40,8 @@ async def _write(config: Path, path: Path, folder: str) -> None:
     from cli.bundle.collect import collect, known_secrets  # noqa: PLC0415
 
     host = await read_host(config)
-    with Archive(path, folder, await known_secrets(host)) as archive:
+    known = await known_secrets(host)
+    with Archive(path, folder, known.values) as archive:
+        if known.omitted:
+            archive.note(f"{known.omitted} values of Secrets were not looked for: there are too many")
         await collect(host, config, archive, Progress())

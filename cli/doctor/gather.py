@@ -65,7 +65,7 @@ MAX_PEERS, MAX_NODES = 16, 64
 
 ECHO_SECONDS, ECHO_ATTEMPTS = 1.0, 3
 _TIME_ERROR = 5
-_PROBLEM_CONDITIONS = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable")
+_PROBLEM_CONDITIONS = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailable", "VersionSkew")
 """Conditions that report a problem if they are True; so do all conditions of podlane.io."""
 
 PROC = Path("/proc")
@@ -87,6 +87,7 @@ async def units(host: Host) -> Sequence[Unit]:
     names = [f"{daemon}.service" for daemon in host.daemons]
     names += ["openvswitch-switch.service"] if host.sdn is not None else []
     names += ["docker.service"] if host.agent is not None else []
+    names += ["podlane-uplink.service"] if host.has_uplink else []
     keys = "Id,LoadState,ActiveState,SubState,UnitFileState,NRestarts"
     output = await run(["systemctl", "show", "-p", keys, *names], PROGRAM_SECONDS)
     return tuple(map(_unit, output.strip().split("\n\n")))

@@ -73,7 +73,7 @@ class AgentSettings(msgspec.Struct, frozen=True, rename="camel"):
 class Host:
     """The daemons that are configured on this host; None for those that are not.
 
-    `with_units` is whether systemd runs them.
+    `with_units` is whether systemd runs them, `has_uplink` whether a unit keeps the bridge of the network card.
     """
 
     master: MasterSettings | None
@@ -81,6 +81,7 @@ class Host:
     agent: AgentSettings | None
     configurations: tuple[Configuration, ...] = ()
     with_units: bool = True
+    has_uplink: bool = False
 
     @property
     def daemons(self) -> tuple[str, ...]:
@@ -126,11 +127,16 @@ async def read_host(config: Path, seconds: float = CHECK_SECONDS) -> Host:
         agent=read_settings(AgentSettings, documents[AGENT]) if AGENT in documents else None,
         configurations=tuple(configuration for configuration, _ in answers),
         with_units=_runs_systemd(config),
+        has_uplink=_has_uplink(config),
     )
 
 
 def _daemons(config: Path) -> list[str]:
     return [daemon for daemon, name in FILES.items() if (config / name).exists()]
+
+
+def _has_uplink(config: Path) -> bool:
+    return (config / "uplink.conf").exists()
 
 
 def _runs_systemd(config: Path) -> bool:

@@ -168,7 +168,7 @@ def archive(server: ApiServer, tmp_path_factory: pytest.TempPathFactory) -> Iter
 def collected(host: Host, root: Path) -> Path:
     async def collect() -> None:
         known = await collecting.known_secrets(host)
-        with Archive(root / "bundle.tar.gz", "bundle", known) as archive:
+        with Archive(root / "bundle.tar.gz", "bundle", known.values) as archive:
             await collecting.collect(host, root, archive, lambda _: None)
 
     asyncio.run(collect())

@@ -176,10 +176,3 @@ def test_doctor_without_the_daemon_and_the_switch(cluster: Cluster) -> None:
         cluster.start_switch("node-3")
         cluster.start("node-3 sdn")
         wait_until(lambda: cluster.network_ready("node-3"), "the network")
-
-
-def test_doctor_on_the_master(cluster: Cluster) -> None:
-    found = cluster.doctor("master")
-    for check in ("configuration", "daemons", "certificates", "store"):
-        assert levels(found, check) == {"ok"}, found[check]
-    assert [finding["command"] for finding in found["nodes"]][:1] == ["kubectl describe node node-1"]
