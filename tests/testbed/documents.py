@@ -144,7 +144,7 @@ NOT_RUN: Mapping[str, str] = {
     "podlane join https://10.245.2.2:8443 --token abcdef.0123456789abcdef --ca-hash sha256:7c2e...": (
         "an example of the line that `podlane node token` prints, which hosts/test_newcomer.py runs"
     ),
-    "echo LINK=eth0 > /etc/podlane/uplink.conf": "changes the host's link; net/node/test_uplink.py does it in a namespace",
+    "echo LINK=eth0 > /etc/podlane/uplink.conf": "changes the host; net/node/test_uplink.py does it in a namespace",
     "systemctl enable --now podlane-uplink": "as the file; net/node/test_uplink.py runs what the unit runs",
     "podlane image load app:v2 saved.tar": "needs images of the reader; tests/e2e/lab/test_image_load.py has some",
     "podlane image load app:v2 --node node-2": "needs images of the reader; tests/e2e/lab/test_image_load.py has some",
