@@ -23,6 +23,7 @@ class PeerProbes:
         self._failures: dict[str, int] = {}
         self._rounds = 0
         self._last = ""
+        self._has_all = False
 
     def sample(self, peers: Iterable[str]) -> tuple[str, ...]:
         """Return the peers of the next round: those under suspicion, then others in turn. Forget all that are gone."""
@@ -33,11 +34,13 @@ class PeerProbes:
         in_turn = [name for name in others if name > self._last] + [name for name in others if name <= self._last]
         chosen = in_turn[: SAMPLE - len(suspects)]
         self._last = chosen[-1] if chosen else self._last
+        self._has_all = len(suspects) + len(chosen) == len(names)
         return (*suspects, *chosen)
 
     def record(self, answered: Mapping[str, bool]) -> None:
-        """Record the answers of a round."""
-        self._rounds = min(self._rounds + 1, LOST_AFTER)
+        """Record the answers of a round. One in which all peers have answered tells as much as several."""
+        has_all_answers = self._has_all and all(answered.values())
+        self._rounds = LOST_AFTER if has_all_answers else min(self._rounds + 1, LOST_AFTER)
         for name, has_answered in answered.items():
             if has_answered:
                 self._failures.pop(name, None)

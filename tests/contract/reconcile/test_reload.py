@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from lab.process import run
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.ports import free_port
 from tests.testbed.wait import wait_until
@@ -74,6 +75,8 @@ def daemon(request: pytest.FixtureRequest, tmp_path: Path, server: ApiServer) ->
     finally:
         running.process.kill()
         running.process.wait()
+        if "node-agent" in str(running.check[0]):
+            run("umount", str(tmp_path / "state" / "pods"))  # which the agent has made a mount
 
 
 def test_reload_changes_the_log_level_and_names_what_needs_a_restart(daemon: Daemon) -> None:

@@ -30,6 +30,16 @@ def test_nothing_is_known_before_enough_rounds() -> None:
     assert probes.lost == ("node-0000", "node-0001")
 
 
+def test_one_round_tells_that_no_peer_of_a_small_cluster_is_lost() -> None:
+    for count, known in ((0, True), (1, True), (SAMPLE, True), (SAMPLE + 1, False)):
+        probes = PeerProbes()
+        rounds(probes, names(count), set(), 1)
+        assert (probes.lost == ()) is known
+    probes = PeerProbes()
+    rounds(probes, names(2), {names(2)[0]}, 1)
+    assert probes.lost is None
+
+
 def lost_after(probes: PeerProbes, peers: list[str], silent: set[str], count: int) -> tuple[str, ...] | None:
     rounds(probes, peers, silent, count)
     return probes.lost
