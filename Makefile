@@ -60,10 +60,11 @@ EVENTS ?= 100000
 KILLS ?= 1000
 
 .PHONY: soak
-soak: install ## load test of the master: EVENTS= watched writes, KILLS= SIGKILLs; all clusters of the attack tests (half an hour)
+soak: install ## load test of the master: EVENTS= watched writes, KILLS= SIGKILLs; all clusters of the attack tests, all kills of the daemons of a node (half an hour)
 	@PODLANE_SOAK_EVENTS=$(EVENTS) PODLANE_SOAK_KILLS=$(KILLS) $(BIN)/pytest -q -s \
 		tests/contract/apiserver/test_watch_consistency.py tests/contract/apiserver/test_crash_recovery.py tests/contract/store/test_crash_recovery.py
 	@PODLANE_ALL_CLUSTERS=1 $(BIN)/pytest -q tests/net/isolation/test_attacks.py
+	@PODLANE_ALL_KILLS=1 $(BIN)/pytest -q tests/e2e/node/test_agent_kills.py tests/net/node/test_previous_version.py
 
 KERNEL := .vm/boot
 VM_PACKAGES := qemu-system-x86 qemu-system-common dbus busybox-static kmod

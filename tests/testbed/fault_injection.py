@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from tests.testbed.docker.fake import AgentKilled
@@ -20,6 +22,27 @@ FILE_EVENTS = {
     "os.symlink",
     "subprocess.Popen",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One of `number` calls, chosen by a seed."""
+
+    number: int
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.number}:{self.seed}"
+
+    @classmethod
+    def parse(cls, text: str) -> Share:
+        """Return the share of a text, NUMBER:SEED."""
+        number, _, seed = text.partition(":")
+        return cls(int(number), int(seed))
+
+    def has(self, call: str) -> bool:
+        """Return whether a call is in the share."""
+        return zlib.crc32(f"{self.seed} {call}".encode()) % self.number == 0
 
 
 class FileFaultInjector:

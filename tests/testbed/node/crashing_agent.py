@@ -1,7 +1,8 @@
 """The node agent, killed by SIGKILL before each changing call, and once more while Docker executes it.
 
-It is killed once for each call and started again. The calls are written to the file MORTAL_RECORD. They are requests to
-Docker, programs that are run, and changes to files below the directories MORTAL_PLACES (PEP 578).
+It is killed once for each call of the share MORTAL_SHARE and started again. The calls are written to the file
+MORTAL_RECORD. They are requests to Docker, programs that are run, and changes to files below the directories
+MORTAL_PLACES (PEP 578).
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from node_agent.__main__ import main
-from tests.testbed.fault_injection import FILE_EVENTS
+from tests.testbed.fault_injection import FILE_EVENTS, Share
 
 RECORD = Path(os.environ["MORTAL_RECORD"])
 PLACES = tuple(os.environ["MORTAL_PLACES"].split(":"))
+SHARE = Share.parse(os.environ["MORTAL_SHARE"])
 SEEN: set[str] = set()
 CREATED: list[str] = []
 """The name of the newest container: it is the next to be started."""
@@ -44,7 +46,7 @@ def kill_once(act: str) -> None:
     """Kill this process, unless it was killed at this call before."""
     for pattern, name in PLAIN:
         act = pattern.sub(name, act)
-    if act not in SEEN:
+    if act not in SEEN and SHARE.has(act):
         with RECORD.open("a") as record:
             record.write(f"{act}\n")
         os.kill(os.getpid(), signal.SIGKILL)
