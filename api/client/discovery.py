@@ -28,7 +28,7 @@ from api.pki import keys
 from api.pki.pem import BadPem, Certificate
 
 TIMEOUT_SECONDS = 15.0
-MAX_BYTES = 256 << 10
+MAX_BYTES = 64 << 10
 """Limit of an answer, which may be of anybody."""
 
 
@@ -95,7 +95,7 @@ async def _fetch(server: str, context: ssl.SSLContext) -> ClusterInfo:
 
 async def _read(server: str, content: aiohttp.StreamReader) -> bytes:
     body = b""
-    async for chunk in content.iter_chunked(64 << 10):
+    async for chunk in content.iter_chunked(MAX_BYTES):
         body += chunk
         if len(body) > MAX_BYTES:
             raise InvalidResponse(f"{server}{PATH}: the answer has more than {MAX_BYTES} bytes")
