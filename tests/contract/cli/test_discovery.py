@@ -71,22 +71,20 @@ NUMBER = "clusters: [{cluster: {certificate-authority-data: 7}}]"
         (cluster_info(), {"Location": "https://127.0.0.1:1/"}, 302),
         (cluster_info(), {}, 404),
     ],
-    ids=(
-        *(
-            "empty",
-            "list",
-            "open",
-            "garbage",
-            "none",
-            "deep",
-            "aliases",
-            "number",
-            "long",
-            "gzip",
-            "redirect",
-            "missing",
-        ),
-    ),
+    ids=[
+        "empty",
+        "list",
+        "open",
+        "garbage",
+        "none",
+        "deep",
+        "aliases",
+        "number",
+        "long",
+        "gzip",
+        "redirect",
+        "missing",
+    ],
 )
 async def test_answer_of_a_hostile_server_is_an_error(
     tmp_path: Path, body: bytes, headers: dict[str, str], status: int
