@@ -23,7 +23,7 @@ from api.network.types import HostSubnet
 from api.pki import keys
 from api.pki.pem import BadPem
 from cli import kubeconfig
-from cli.command import InputError, add_command
+from cli.command import InputError, add_command, positive_number
 from cli.node.selection import DrainOptions, names, select
 
 RETRY_SECONDS = 5.0
@@ -46,7 +46,7 @@ def add_commands(nodes: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--ignore-daemonsets", action="store_true", help="leave pods of DaemonSets, which start again at once"
     )
     drain_node.add_argument(
-        "--timeout", metavar="SECONDS", type=float, default=0.0, help="seconds after which it gives up (0: never)"
+        "--timeout", metavar="SECONDS", type=positive_number, help="seconds after which it gives up (never)"
     )
     remove_node = add_command(nodes, "remove", "delete a node, and refuse the certificates that it has", _run(_remove))
     remove_node.add_argument("--force", action="store_true", help="also a node that is Ready and has pods")
