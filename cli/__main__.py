@@ -198,7 +198,7 @@ def _node_token(arguments: argparse.Namespace) -> int:
 async def _join_line(administrator: Kubeconfig, life: datetime.timedelta) -> str:
     """Create a token, and return the command with which a host joins. Raises ClientError."""
     async with Client(administrator) as client:
-        ca = (await fetch_verified(administrator.server, administrator.ca)).ca
+        ca = (await fetch_verified(administrator)).ca
         token = await create_bootstrap_token(client, life)
     hashes = " ".join(f"--ca-hash {key_hash}" for key_hash in keys.certificates_by_key_hash(ca))
     return f"podlane join {administrator.server} --token {token} {hashes}"

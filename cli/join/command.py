@@ -232,7 +232,7 @@ async def _discover(request: Request) -> ClusterInfo:
     now = datetime.datetime.now(datetime.UTC)
     if problems := [*checks.clock_problems(now, accepted.server_time, accepted.certificates)]:
         raise _Problems("\n".join(problems))
-    return await fetch_verified(request.server, accepted.ca)
+    return await fetch_verified(Kubeconfig(request.server, accepted.ca))
 
 
 async def _read_cluster(plan: Plan) -> tuple[Node | None, ClusterNetwork]:

@@ -14,6 +14,7 @@ from aiohttp import web
 
 from api.client.client import ClientError, InvalidResponse
 from api.client.discovery import MAX_BYTES, UntrustedServer, fetch_accepted, fetch_verified
+from api.client.kubeconfig import Kubeconfig
 from api.pki import keys
 from tests.testbed.identity_providers.https_server import https_server, server_files
 
@@ -39,11 +40,14 @@ async def test_authority_beside_the_right_one_is_not_trusted(tmp_path: Path) -> 
         info = await fetch_accepted(url, [real_hash])
         assert [*keys.certificates_by_key_hash(info.ca)] == [real_hash]
         with pytest.raises(UntrustedServer, match="the certificate of the server is not accepted"):
-            await fetch_verified(url, info.ca)
+            await fetch_verified(Kubeconfig(url, info.ca))
         with pytest.raises(UntrustedServer, match=f"{real_hash}"):
             await fetch_accepted(url, [f"sha256:{'0' * 64}"])
         trusted = await fetch_accepted(url, [own_hash])
-        assert [*keys.certificates_by_key_hash((await fetch_verified(url, trusted.ca)).ca)] == [real_hash, own_hash]
+        assert [*keys.certificates_by_key_hash((await fetch_verified(Kubeconfig(url, trusted.ca))).ca)] == [
+            real_hash,
+            own_hash,
+        ]
 
 
 BOMB = b"a: &a [x,x]\n" + b"".join(b"%c: &%c [*%c,*%c]\n" % (c + 1, c + 1, c, c) for c in range(97, 121))
