@@ -17,7 +17,7 @@ from api.pki import keys
 from cli import ca, check, completion, image, kubeconfig, lab_kubeconfig, login, logout, network, pod, scc, why
 from cli import version as version_command
 from cli.bundle import command as bundle
-from cli.command import InputError, UsageError, add_command
+from cli.command import InputError, UsageError, add_command, positive_number
 from cli.doctor import command as doctor
 from cli.join import command as join
 from cli.join.host import HostError
@@ -70,7 +70,11 @@ def build_parser() -> argparse.ArgumentParser:
         nodes, "token", "create a bootstrap token, and print the command for hosts to join", _node_token
     )
     token.add_argument(
-        "--hours", metavar="HOURS", type=float, default=24.0, help="hours until the token expires (%(default)g)"
+        "--hours",
+        metavar="HOURS",
+        type=positive_number,
+        default=24.0,
+        help="hours until the token expires (%(default)g)",
     )
     token.add_argument("--out", metavar="FILE", help="write a kubeconfig with the token instead (bootstrapKubeconfig)")
     add_command(nodes, "reset", "make this host leave its cluster; configuration and commands stay", reset_command)
@@ -194,7 +198,7 @@ def _node_token(arguments: argparse.Namespace) -> int:
 async def _join_line(administrator: Kubeconfig, life: datetime.timedelta) -> str:
     """Create a token, and return the command with which a host joins. Raises ClientError."""
     async with Client(administrator) as client:
-        ca = (await fetch_verified(administrator.server, administrator.ca)).ca
+        ca = (await fetch_verified(administrator)).ca
         token = await create_bootstrap_token(client, life)
     hashes = " ".join(f"--ca-hash {key_hash}" for key_hash in keys.certificates_by_key_hash(ca))
     return f"podlane join {administrator.server} --token {token} {hashes}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,21 @@ def read_input(name: str) -> str:
         raise InputError(f"{name}: {error.strerror}; a readable file is accepted") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{name}: not text (byte {error.start}); UTF-8 is accepted") from None
+
+
+MAX_NUMBER = 1_000_000
+"""The largest number of hours or seconds that a command accepts."""
+
+
+def positive_number(text: str) -> float:
+    """Return the number of an argument, above 0 and at most MAX_NUMBER. Raises ArgumentTypeError."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number <= MAX_NUMBER:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and up to {MAX_NUMBER}")
+    return number
 
 
 def add_command(

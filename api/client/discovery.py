@@ -28,7 +28,7 @@ from api.pki import keys
 from api.pki.pem import BadPem, Certificate
 
 TIMEOUT_SECONDS = 15.0
-MAX_BYTES = 256 << 10
+MAX_BYTES = 64 << 10
 """Limit of an answer, which may be of anybody."""
 
 
@@ -65,15 +65,15 @@ async def fetch_accepted(server: str, hashes: Collection[str]) -> ClusterInfo:
     return ClusterInfo(accepted, _contents(accepted), info.server_time)
 
 
-async def fetch_verified(server: str, ca: bytes) -> ClusterInfo:
-    """Return all authorities of a server, over a connection that `ca` verifies.
+async def fetch_verified(kubeconfig: Kubeconfig) -> ClusterInfo:
+    """Return all authorities of a server, over a connection that the kubeconfig verifies.
 
     Raises ClientError and BadKubeconfig.
     """
-    return await _fetch(server, Kubeconfig(server, ca).ssl_context())
+    return await _fetch(kubeconfig.server, kubeconfig.ssl_context(), kubeconfig.server_name)
 
 
-async def _fetch(server: str, context: ssl.SSLContext) -> ClusterInfo:
+async def _fetch(server: str, context: ssl.SSLContext, server_name: str = "") -> ClusterInfo:
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
     connector = aiohttp.TCPConnector(ssl=context, enable_cleanup_closed=CLEANUP_CLOSED)
     plain = {"Accept": "application/json", "Accept-Encoding": "identity"}
@@ -82,7 +82,7 @@ async def _fetch(server: str, context: ssl.SSLContext) -> ClusterInfo:
             aiohttp.ClientSession(
                 connector=connector, timeout=timeout, headers=plain, auto_decompress=False, trust_env=False
             ) as http,
-            http.get(server + PATH, allow_redirects=False) as response,
+            http.get(server + PATH, allow_redirects=False, server_hostname=server_name or None) as response,
         ):
             body = await _read(server, response.content)
             return _parse(server, response.status, body, response.headers.get("Date", ""))
@@ -95,7 +95,7 @@ async def _fetch(server: str, context: ssl.SSLContext) -> ClusterInfo:
 
 async def _read(server: str, content: aiohttp.StreamReader) -> bytes:
     body = b""
-    async for chunk in content.iter_chunked(64 << 10):
+    async for chunk in content.iter_chunked(MAX_BYTES):
         body += chunk
         if len(body) > MAX_BYTES:
             raise InvalidResponse(f"{server}{PATH}: the answer has more than {MAX_BYTES} bytes")

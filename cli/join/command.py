@@ -32,7 +32,7 @@ from api.core.node import Node
 from api.network.types import ClusterNetwork
 from api.pki import keys
 from api.pki.pem import BadPem
-from cli.command import UsageError
+from cli.command import UsageError, positive_number
 from cli.join import checks, journal, settings
 from cli.join.host import UNITS, Host, HostError
 from cli.join.journal import Journal
@@ -92,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--timeout",
         metavar="SECONDS",
-        type=float,
+        type=positive_number,
         default=DEFAULT_TIMEOUT_SECONDS,
         help="seconds to wait for the approval and for the node to be Ready (%(default)g)",
     )
@@ -232,7 +232,7 @@ async def _discover(request: Request) -> ClusterInfo:
     now = datetime.datetime.now(datetime.UTC)
     if problems := [*checks.clock_problems(now, accepted.server_time, accepted.certificates)]:
         raise _Problems("\n".join(problems))
-    return await fetch_verified(request.server, accepted.ca)
+    return await fetch_verified(Kubeconfig(request.server, accepted.ca))
 
 
 async def _read_cluster(plan: Plan) -> tuple[Node | None, ClusterNetwork]:

@@ -28,6 +28,7 @@ COMMAND_SECONDS = 120.0
 UNITS = ("podlane-sdn.service", "podlane-node-agent.service")
 """The units of a node, in the order in which they start."""
 
+INSTALL = "install podlane-node (apt), or run `make install-node` in a clone"
 LOCK = "/run/podlane-join.lock"
 COMMANDS = ("podlane-sdn", "podlane-node-agent")
 
@@ -94,13 +95,13 @@ class Host:
         """Yield a sentence for each command and unit of a node that is not installed."""
         for command in COMMANDS:
             if not Path(sys.executable).with_name(command).exists():
-                yield f"{command} is not in {Path(sys.executable).parent}; `make install-node` installs it"
+                yield f"{command} is not in {Path(sys.executable).parent}; {INSTALL}"
         if shutil.which("systemctl") is None:
             yield "there is no systemctl; a host with systemd is accepted"
             return
         for unit in UNITS:
             if not _succeeds("systemctl", "cat", unit):
-                yield f"there is no unit {unit}; `make install-node` installs it"
+                yield f"there is no unit {unit}; {INSTALL}"
 
     def not_running(self, docker_socket: str, ovs_rundir: str) -> Iterator[str]:
         """Yield a sentence for each program that a node needs and that does not answer."""
@@ -249,7 +250,7 @@ class Host:
         """Stop the daemons of a node, and remove its pods, its network and its state. Raises HostError."""
         script = Path(sys.prefix) / "libexec" / "remove-node"
         if not script.exists():
-            raise HostError(f"there is no {script}; `make install-node` installs it")
+            raise HostError(f"there is no {script}; {INSTALL}")
         _run(str(script), "--reset", seconds=600.0)
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import datetime
 import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
 import msgspec
 
-from api.client.client import ApiError, Client, ClientError, NotFound, resource_path
+from api.client.client import ApiError, Client, ClientError, InvalidResponse, NotFound, resource_path
+from api.client.discovery import fetch_verified
 from api.core.certificates import NODE_USER_PREFIX, CertificateSigningRequest
 from api.core.config import ConfigMap
 from api.core.node import Node
@@ -23,7 +23,7 @@ from api.network.types import HostSubnet
 from api.pki import keys
 from api.pki.pem import BadPem
 from cli import kubeconfig
-from cli.command import InputError, add_command
+from cli.command import InputError, add_command, positive_number
 from cli.node.selection import DrainOptions, names, select
 
 RETRY_SECONDS = 5.0
@@ -46,7 +46,7 @@ def add_commands(nodes: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         "--ignore-daemonsets", action="store_true", help="leave pods of DaemonSets, which start again at once"
     )
     drain_node.add_argument(
-        "--timeout", metavar="SECONDS", type=float, default=0.0, help="seconds after which it gives up (0: never)"
+        "--timeout", metavar="SECONDS", type=positive_number, help="seconds after which it gives up (never)"
     )
     remove_node = add_command(nodes, "remove", "delete a node, and refuse the certificates that it has", _run(_remove))
     remove_node.add_argument("--force", action="store_true", help="also a node that is Ready and has pods")
@@ -158,8 +158,11 @@ async def _remove(client: Client, arguments: argparse.Namespace) -> None:
 
 
 async def _revoke(client: Client, name: str) -> None:
-    """Note that certificates of a node that were issued until now are refused."""
-    entry = {name: format_time(datetime.datetime.now(datetime.UTC))}
+    """Note that certificates of a node that were issued until now are refused. The clock of the master dates them."""
+    now = (await fetch_verified(client.kubeconfig)).server_time
+    if now is None:
+        raise InvalidResponse("the master did not say its time; nothing was changed")
+    entry = {name: format_time(now)}
     try:
         await client.patch(ConfigMap, CONFIG_MAP, NAMESPACE, {"data": entry})
     except NotFound:

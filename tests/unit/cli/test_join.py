@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
@@ -15,6 +16,7 @@ from api.core.node import Node, NodeAddress, NodeStatus
 from api.meta.types import Condition, ObjectMeta
 from api.network.types import ClusterNetwork
 from api.pki.pem import Certificate, Subject
+from cli.command import positive_number
 from cli.join import checks, settings
 from cli.join.checks import Link, Route
 from cli.join.settings import BadSettings, NodeFiles, with_settings
@@ -163,3 +165,10 @@ def test_networks() -> None:
         )
     ]
     assert [text.partition(" ")[0] for text in found] == ["the", "eth1"]
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "1e9", "x", ""])
+def test_numbers_of_hours_and_seconds(text: str) -> None:
+    assert positive_number("0.5") == 0.5
+    with pytest.raises(argparse.ArgumentTypeError, match="is not a number above 0 and up to 1000000"):
+        positive_number(text)
