@@ -1,4 +1,4 @@
-"""Runs `ofproto/trace` and captures packets. Driver."""
+"""Runs `ofproto/trace`, reads flows of the datapath, and captures packets. Driver."""
 
 from __future__ import annotations
 
@@ -21,6 +21,14 @@ class OvsAppctl:
     async def trace(self, bridge: str, flow: str) -> str:
         """Return the output of `ofproto/trace` for a packet. Raises NotReady and Refused."""
         return await asyncio.to_thread(self._call, "ofproto/trace", bridge, flow)
+
+    async def datapaths(self) -> str:
+        """Return the output of `upcall/show`: datapaths and how many flows they have. Raises NotReady and Refused."""
+        return await asyncio.to_thread(self._call, "upcall/show")
+
+    async def datapath_flows(self, datapath: str) -> str:
+        """Return the flows of a datapath. The switch does nothing else meanwhile. Raises NotReady and Refused."""
+        return await asyncio.to_thread(self._call, "dpctl/dump-flows", "--names", datapath)
 
     def _call(self, command: str, *arguments: str) -> str:
         socket = self._socket()
