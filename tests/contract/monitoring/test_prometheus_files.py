@@ -120,8 +120,8 @@ CASES = (
     ),
     Case(
         "PodlaneNodeProblem",
-        constant('kube_node_status_condition{condition="podlane.io/Tunnels",node="n1",status="true"}', 1),
-        constant('kube_node_status_condition{condition="podlane.io/Tunnels",node="n1",status="true"}', 0)
+        constant('kube_node_status_condition{condition="podlane.io/TunnelsLost",node="n1",status="true"}', 1),
+        constant('kube_node_status_condition{condition="podlane.io/TunnelsLost",node="n1",status="true"}', 0)
         | constant(f'kube_node_status_condition{{{READY},status="true"}}', 1),
     ),
     Case(
