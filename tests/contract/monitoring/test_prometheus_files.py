@@ -130,6 +130,11 @@ CASES = (
         constant('podlane_sdn_peers{node="n1"}', 2) | THREE_NODES,
     ),
     Case(
+        "PodlanePeersLost",
+        constant('podlane_sdn_lost_peers{node="n1"}', 1),
+        constant('podlane_sdn_lost_peers{node="n1"}', 0),
+    ),
+    Case(
         "PodlaneDropsOfForeignPackets",
         growing(DROPPED % "spoofed", 120),
         growing(DROPPED % "spoofed", 30) | growing(DROPPED % "other_project", 120),
