@@ -32,6 +32,7 @@ from sdn.pipeline.flows import BRIDGE_LAYOUT
 from sdn.proxy.events import ServiceEvents
 from sdn.proxy.proxier import Proxier, proxy_stages
 from sdn.proxy.service_watcher import ServiceWatcher
+from sdn.query.drop_events import DropEvents
 from sdn.query.handler import NodeQueryHandler
 from sdn.query.peer_monitor import PeerMonitor
 from sdn.topology_watcher import TopologyWatcher
@@ -138,6 +139,14 @@ async def serve(settings: Settings) -> None:
             cluster_dns,
             queries,
             PeerMonitor(client, state, settings.peer_probe_seconds),
+            DropEvents(
+                client,
+                settings.node_name,
+                state=state,
+                attacher=attacher,
+                appctl=OvsAppctl(ovs_rundir),
+                trace=queries.trace,
+            ),
         )
         try:
             async with asyncio.TaskGroup() as tasks:

@@ -7,6 +7,7 @@ HTTP/1.1 on `/run/podlane/sdn.sock` (mode 0600). The paths are the verbs of CNI:
     POST /CHECK   AttachRequest  → 200 {}                the result of ADD is still in place
     GET  /STATUS                 → 200 NetworkStatus     whether ADD can succeed now
     GET  /SANDBOXES?runtime=R    → 200 Sandboxes         the sandboxes that the runtime R attached
+    GET  /METRICS                → 200 text              metrics of the daemon, in the text format of Prometheus
 
 Every other response is an `AttachError` with HTTP status 400 (Refused: a retry fails again), 404 (Gone: the sandbox or
 its network namespace does not exist) or 503 (NotReady: retry later). ADD and DEL are idempotent.

@@ -16,9 +16,11 @@ from sdn.cniserver.pod_ports import (
     ExternalId,
     InterfaceConfig,
     PlannedInterface,
+    PodIdentity,
     attached_pods,
     bridge_with_ports,
     host_veth_name,
+    identities_of_pods,
     ingress_rate_limits,
     kernel_rate_limit,
     link_alias,
@@ -124,6 +126,10 @@ class PodAttacher:
     def pod_names(self) -> Mapping[IPv4Address, str]:
         """Return `PROJECT/NAME` of the pods on br0, by address. Raises NotReady until the database has answered."""
         return names_of_pods(self._bridge())
+
+    def pods_by_interface(self) -> Mapping[str, PodIdentity]:
+        """Return the pods on br0, by interface. Raises NotReady until the database has answered."""
+        return identities_of_pods(self._bridge())
 
     def pending_reason(self, project: str) -> str:
         """Return why a sandbox of this project is not attached yet, as far as it is known."""

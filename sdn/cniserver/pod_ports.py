@@ -38,6 +38,16 @@ MAX_BYTES_PER_SECOND = 0xFFFFFFFF
 """The kernel's field for a rate limit has 32 bits."""
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class PodIdentity:
+    """A pod of this node. `uid` is empty if the runtime did not give it."""
+
+    namespace: str
+    name: str
+    uid: str
+    address: IPv4Address
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InterfaceConfig:
     """A request to attach a sandbox, on behalf of `runtime`.
@@ -156,6 +166,19 @@ def names_of_pods(bridge: Bridge | None) -> Mapping[IPv4Address, str]:
     """Return `PROJECT/NAME` of the pods on the bridge, by IP address."""
     ids = [port.ids for port in ports_by_sandbox(bridge).values()]
     return {IPv4Address(pod[ExternalId.IP]): f"{pod[ExternalId.NAMESPACE]}/{pod[ExternalId.POD]}" for pod in ids}
+
+
+def identities_of_pods(bridge: Bridge | None) -> Mapping[str, PodIdentity]:
+    """Return the pods on the bridge, by the name of their interface."""
+    return {
+        port.name: PodIdentity(
+            port.ids[ExternalId.NAMESPACE],
+            port.ids[ExternalId.POD],
+            port.ids[ExternalId.UID],
+            IPv4Address(port.ids[ExternalId.IP]),
+        )
+        for port in ports_by_sandbox(bridge).values()
+    }
 
 
 def sandboxes_of_runtime(bridge: Bridge | None, runtime: str) -> tuple[str, ...]:

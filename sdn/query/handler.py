@@ -117,7 +117,7 @@ class NodeQueryHandler:
                 device = self._attacher.host_interface_of(IPv4Address(spec.capture.pod))
                 return NodeQueryStatus(pcap=await capture_packets(device, spec.capture.packets, spec.capture.seconds))
             request = spec.trace or TraceRequest(enters="node", source="", target="")
-            return NodeQueryStatus(trace=await self._trace(request, network))
+            return NodeQueryStatus(trace=await self.trace(request, network))
         except (trace.InvalidTrace, DriverError) as error:
             return NodeQueryStatus(error=str(error))
 
@@ -127,7 +127,9 @@ class NodeQueryHandler:
             raise NotReady(f"no services yet: {self._proxier.not_ready_reason}")
         return services_report(request, self._proxier.service_map.states)
 
-    async def _trace(self, request: TraceRequest, network: NodeNetwork) -> TraceResult:
+    async def trace(self, request: TraceRequest, network: NodeNetwork) -> TraceResult:
+        """Return what the switch does with a packet. Raises InvalidTrace and DriverError."""
+
         async def trace_packet(packet: TraceRequest) -> TraceResult:
             output = await self._appctl.trace(BRIDGE, trace.trace_request(packet, network))
             return trace.parse_trace(output, packet, network)

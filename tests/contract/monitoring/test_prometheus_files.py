@@ -120,14 +120,19 @@ CASES = (
     ),
     Case(
         "PodlaneNodeProblem",
-        constant('kube_node_status_condition{condition="podlane.io/Tunnels",node="n1",status="true"}', 1),
-        constant('kube_node_status_condition{condition="podlane.io/Tunnels",node="n1",status="true"}', 0)
+        constant('kube_node_status_condition{condition="podlane.io/TunnelsLost",node="n1",status="true"}', 1),
+        constant('kube_node_status_condition{condition="podlane.io/TunnelsLost",node="n1",status="true"}', 0)
         | constant(f'kube_node_status_condition{{{READY},status="true"}}', 1),
     ),
     Case(
         "PodlanePeersMissing",
         constant('podlane_sdn_peers{node="n1"}', 1) | THREE_NODES,
         constant('podlane_sdn_peers{node="n1"}', 2) | THREE_NODES,
+    ),
+    Case(
+        "PodlanePeersLost",
+        constant('podlane_sdn_lost_peers{node="n1"}', 1),
+        constant('podlane_sdn_lost_peers{node="n1"}', 0),
     ),
     Case(
         "PodlaneDropsOfForeignPackets",

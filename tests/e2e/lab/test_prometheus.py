@@ -43,7 +43,7 @@ def prometheus(cluster: Cluster, token: str, tmp_path_factory: pytest.TempPathFa
     """Run Prometheus with the files of monitoring/, as the configuration says."""
     directory = tmp_path_factory.mktemp("prometheus")
     (directory / "podlane.token").write_text(token)
-    (directory / "podlane-ca.crt").write_bytes((cluster.lab.root / "master" / "pki" / "ca.crt").read_bytes())
+    (directory / "podlane-ca.crt").write_bytes((cluster.lab.root / "master" / "pki" / "trusted.crt").read_bytes())
     nodes = cluster.kubectl("get", "nodes", "-o", f"go-template-file={MONITORING / 'nodes.gotemplate'}").stdout
     (directory / "podlane-nodes.yaml").write_text(nodes)
     text = (MONITORING / "prometheus.yaml").read_text()

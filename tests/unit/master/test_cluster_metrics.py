@@ -47,5 +47,5 @@ def test_ends_of_the_masters_certificates(tmp_path: Path) -> None:
     pki.server_certificate(authority, tmp_path, ["127.0.0.1"], NOW)
     (tmp_path / "broken.pem").write_text("-----BEGIN CERTIFICATE-----\nno\n")
     ends = pki.certificate_ends(tmp_path)
-    assert ends == dict.fromkeys(("ca.crt", "server.pem"), authority.certificate.not_valid_after_utc)
+    assert ends == dict.fromkeys(("ca.crt", "server.pem", "trusted.crt"), authority.certificate.not_valid_after_utc)
     assert f'{{certificate="ca.crt"}} {ends["ca.crt"].timestamp()}' in format_families((certificate_metrics(ends),))

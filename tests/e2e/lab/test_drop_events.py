@@ -1,0 +1,82 @@
+"""Events on pods whose packets are dropped: in a lab, with packets."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from tests.testbed.lab.cluster import Cluster
+from tests.testbed.wait import wait_until
+
+CONNECT = """
+import socket, sys, time
+while True:
+    for target in sys.argv[1:]:
+        connection = socket.socket()
+        connection.setblocking(False)
+        try:
+            connection.connect((target, 80))
+        except BlockingIOError:
+            pass
+        time.sleep(0.2)
+        connection.close()
+"""
+
+
+@contextmanager
+def connecting(cluster: Cluster, pod: tuple[str, str], *targets: str) -> Iterator[None]:
+    """Try connections from a pod to these addresses, again and again, in this context."""
+    command = ("nsenter", "-t", str(cluster.pid(*pod)), "-n", sys.executable, "-c", CONNECT, *targets)
+    process = subprocess.Popen(command)
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def events_about(cluster: Cluster, target: str) -> list[dict[str, Any]]:
+    """Return the events about dropped packets to an address."""
+    events: list[dict[str, Any]] = cluster.client.get("/api/v1/events")["items"]
+    return [event for event in events if event["reason"] == "PacketsDropped" and f" {target} " in event["message"]]
+
+
+def of_red_1(events: list[dict[str, Any]]) -> list[str]:
+    about = ({**event["involvedObject"], "message": event["message"]} for event in events)
+    return [each["message"] for each in about if (each["namespace"], each["name"]) == ("red", "red-1")]
+
+
+def test_pod_whose_packets_are_dropped_gets_an_event_and_no_other(cluster: Cluster) -> None:
+    """Positive control: connections that pass, at the same time, make none. Nor does a kill of the daemon a second."""
+    node = cluster.node_of("red", "red-1")
+    assert cluster.node_of("blue", "blue-1") == cluster.node_of("default", "default-1") == node
+    foreign, foreign_service = cluster.address("blue", "blue-1"), service_address(cluster, "blue")
+    passing = (
+        cluster.address("default", "default-1"),
+        service_address(cluster, "red"),
+        cluster.address("red", "red-2"),
+    )
+    with connecting(cluster, ("red", "red-1"), foreign, *passing):
+        wait_until(lambda: of_red_1(events_about(cluster, foreign)), "the pod has an event")
+        os.kill(int(cluster.nodes[node].root.joinpath("sdn.pid").read_text()), signal.SIGKILL)
+        with connecting(cluster, ("red", "red-1"), foreign_service):
+            wait_until(lambda: events_about(cluster, foreign_service), "the restarted daemon writes an event")
+    assert of_red_1(events_about(cluster, foreign)) == [
+        f"packets to {foreign} are dropped: nothing that this project may reach is there. An administrator sees the "
+        f"reason and what would change it by: podlane why red/red-1 {foreign}"
+    ]
+    for target in passing:
+        assert not of_red_1(events_about(cluster, target)), target
+    assert [event["metadata"]["namespace"] for event in events_about(cluster, foreign_service)] == ["red"]
+    described = cluster.kubectl("-n", "red", "describe", "pod", "red-1").stdout
+    assert foreign_service in described
+    assert foreign_service not in cluster.kubectl("-n", "blue", "describe", "pod", "blue-1").stdout
+
+
+def service_address(cluster: Cluster, project: str) -> str:
+    return str(cluster.client.get(f"/api/v1/namespaces/{project}/services/demo")["spec"]["clusterIP"])
