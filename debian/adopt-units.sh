@@ -24,8 +24,9 @@ for unit; do
     done
 done
 for unit; do
-    case "$unit" in
-    *.target) ;; # would restart all daemons, before their packages are configured
+    case "$unit:$(systemctl show -P Type "$unit")" in
+    *.target:*) ;; # would restart all daemons, before their packages are configured
+    *:oneshot) ;;  # runs nothing; podlane-uplink would touch the network of the host for no reason
     *) deb-systemd-invoke try-restart "$unit" >/dev/null ;;
     esac
 done
