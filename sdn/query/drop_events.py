@@ -51,8 +51,11 @@ PAUSE_FACTOR = 1_000.0
 MAX_TRACES, MAX_TRACES_PER_POD = 8, 2
 """Packets of one sample whose reason is looked up."""
 
-MAX_EVENTS, MAX_EVENTS_PER_POD, FORGET_SECONDS = 60, 3, 3600.0
+MAX_EVENTS, MAX_EVENTS_PER_PROJECT, MAX_EVENTS_PER_POD, FORGET_SECONDS = 60, 12, 3, 3600.0
 """Events that this node writes in FORGET_SECONDS, after which the API server has deleted an event."""
+
+RETRACE_SECONDS = 600.0
+"""After this time, a packet whose reason makes no event is looked up again: its reason may be another one."""
 
 
 def pause_after(seconds: float) -> float:
@@ -64,28 +67,41 @@ Trace = Callable[[TraceRequest, NodeNetwork], Awaitable[TraceResult]]
 
 
 class ReportedDrops:
-    """The packets that have an event, with the time of the event, and the limits of events."""
+    """The packets that have an event or need none, and the limits of events. No project takes the events of another."""
 
     def __init__(self) -> None:
         self._reported: dict[DroppedPacket, float] = {}
+        """Packet → time of its event."""
+        self._dismissed: dict[DroppedPacket, float] = {}
+        """Packet → time at which its reason was one without an event."""
 
     def select(self, packets: Iterable[DroppedPacket], now: float) -> list[DroppedPacket]:
-        """Return the packets to look up now: none that has an event, and few of each pod."""
+        """Return the packets to look up now: none that has an event or needs none, and few of each pod and project."""
         self._reported = {packet: at for packet, at in self._reported.items() if now - at < FORGET_SECONDS}
+        self._dismissed = {packet: at for packet, at in self._dismissed.items() if now - at < RETRACE_SECONDS}
         events, selected = Counter(packet.pod for packet in self._reported), Counter[object]()
+        projects = Counter(packet.pod.namespace for packet in self._reported)
         chosen: list[DroppedPacket] = []
         for packet in packets:
             if len(chosen) == MAX_TRACES or len(self._reported) + len(chosen) >= MAX_EVENTS:
                 break
+            if packet in self._reported or packet in self._dismissed:
+                continue
+            project = packet.pod.namespace
             limit = min(MAX_TRACES_PER_POD, MAX_EVENTS_PER_POD - events[packet.pod])
-            if packet not in self._reported and selected[packet.pod] < limit:
+            if selected[packet.pod] < limit and projects[project] < MAX_EVENTS_PER_PROJECT:
                 selected[packet.pod] += 1
+                projects[project] += 1
                 chosen.append(packet)
         return chosen
 
     def add(self, packet: DroppedPacket, now: float) -> None:
         """Record that a packet has an event."""
         self._reported[packet] = now
+
+    def dismiss(self, packet: DroppedPacket, now: float) -> None:
+        """Record that a packet needs no event."""
+        self._dismissed[packet] = now
 
 
 class DropEvents:
@@ -132,7 +148,9 @@ class DropEvents:
         packets = dropped_packets(text, self._attacher.pods_by_interface())
         for packet in self._reported.select(packets, time.monotonic()):
             reason = await self._drop_reason(packet, network)
-            if reason in SENTENCES and await self._write(packet, event_message(packet, reason)):
+            if reason not in SENTENCES:
+                self._reported.dismiss(packet, time.monotonic())
+            elif await self._write(packet, event_message(packet, reason)):
                 self._reported.add(packet, time.monotonic())
         return duration
 

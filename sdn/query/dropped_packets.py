@@ -7,6 +7,7 @@ sender, because each pod has one, and as much of the destination as the decision
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
@@ -14,7 +15,7 @@ from ipaddress import IPv4Address
 from sdn.cniserver.pod_ports import PodIdentity
 from sdn.pipeline.drops import DropReason
 
-MAX_PACKETS = 256
+MAX_PACKETS, MAX_PACKETS_PER_POD = 256, 16
 """Different packets of one sample. A pod that scans the network makes thousands."""
 
 _DATAPATH = re.compile(r"^(\S+@\S+):$", re.MULTILINE)
@@ -54,16 +55,20 @@ class DroppedPacket:
 
 
 def dropped_packets(text: str, pods: Mapping[str, PodIdentity]) -> Iterator[DroppedPacket]:
-    """Yield the different IPv4 packets of pods that are dropped, at most MAX_PACKETS.
+    """Yield the different IPv4 packets of pods that are dropped, at most MAX_PACKETS, and few of each pod.
 
     `text` is the output of `dpctl/dump-flows --names`, `pods` are the pods by interface. A flow that covers more than
     one destination is skipped: which address the pod has used is not known.
     """
     seen: set[DroppedPacket] = set()
+    pod_packets = Counter[PodIdentity]()
     for line in text.splitlines():
         if _DROP not in line or (packet := _dropped_packet(line, pods)) is None or packet in seen:
             continue
+        if pod_packets[packet.pod] == MAX_PACKETS_PER_POD:
+            continue
         seen.add(packet)
+        pod_packets[packet.pod] += 1
         yield packet
         if len(seen) == MAX_PACKETS:
             return

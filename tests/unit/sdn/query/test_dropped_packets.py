@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from ipaddress import IPv4Address
 from typing import Any, cast
@@ -20,9 +21,11 @@ from sdn.query.drop_events import (
     FORGET_SECONDS,
     MAX_EVENTS,
     MAX_EVENTS_PER_POD,
+    MAX_EVENTS_PER_PROJECT,
     MAX_FLOWS,
     MAX_TRACES,
     MAX_TRACES_PER_POD,
+    RETRACE_SECONDS,
     SAMPLE_SECONDS,
     DropEvents,
     ReportedDrops,
@@ -30,6 +33,7 @@ from sdn.query.drop_events import (
 )
 from sdn.query.dropped_packets import (
     MAX_PACKETS,
+    MAX_PACKETS_PER_POD,
     SENTENCES,
     DatapathSize,
     DroppedPacket,
@@ -73,9 +77,18 @@ def test_dropped_packet_is_read_from_a_flow(flow: str, expected: list[DroppedPac
     assert list(dropped_packets(f"flow-dump from the main thread:\n{flow}{flow}", PODS)) == expected
 
 
-def test_scan_of_a_pod_costs_a_bounded_number_of_packets() -> None:
-    flows = "".join(f"{HEAD}ipv4(dst=10.{number >> 8 & 255}.{number & 255}.1,proto=6){END}" for number in range(5_000))
-    assert len(list(dropped_packets(flows, PODS))) == MAX_PACKETS
+def scan(interface: str) -> str:
+    """Return flows of a pod that scans the network."""
+    head = HEAD.replace("veth1", interface)
+    return "".join(f"{head}ipv4(dst=10.{number >> 8 & 255}.{number & 255}.1,proto=6){END}" for number in range(5_000))
+
+
+def test_scan_of_a_pod_costs_few_packets_and_hides_no_other_pod() -> None:
+    pods = {f"veth{number}": replace(WEB, name=f"p{number}") for number in range(100)}
+    other = f"{HEAD.replace('veth1', 'veth2')}ipv4(dst=10.1.1.1,proto=6){END}"
+    found = Counter(each.pod.name for each in dropped_packets(f"{scan('veth1')}{other}", pods))
+    assert found == {"p1": MAX_PACKETS_PER_POD, "p2": 1}
+    assert len(list(dropped_packets("".join(map(scan, pods)), pods))) == MAX_PACKETS
 
 
 def test_datapath_is_known_with_its_size() -> None:
@@ -98,7 +111,8 @@ def test_message_does_not_tell_pods_of_other_projects_from_unused_addresses() ->
 
 
 def pod(number: int) -> PodIdentity:
-    return replace(WEB, name=f"p{number}")
+    """Return a pod of a project of its own."""
+    return replace(WEB, namespace=f"n{number}", name=f"p{number}")
 
 
 def test_a_pod_gets_few_events_and_leaves_room_for_others() -> None:
@@ -113,6 +127,25 @@ def test_a_pod_gets_few_events_and_leaves_room_for_others() -> None:
             if each.pod == WEB:
                 reported.add(each, now)
     assert reported.select(scan, 20.0 + FORGET_SECONDS)
+
+
+def test_a_project_leaves_events_for_others() -> None:
+    reported, now = ReportedDrops(), 0.0
+    packets = [replace(packet("10.1.1.1"), pod=replace(WEB, name=f"p{number}")) for number in range(1000)]
+    while chosen := reported.select(packets, now):
+        for each in chosen:
+            reported.add(each, now)
+        now += 1
+    assert len([each for each in packets if each in reported._reported]) == MAX_EVENTS_PER_PROJECT
+    other = replace(packet("10.1.1.1"), pod=pod(1))
+    assert reported.select([*packets, other], now) == [other]
+
+
+def test_packet_that_needs_no_event_is_looked_up_again_later() -> None:
+    reported, one = ReportedDrops(), packet("10.1.1.1")
+    reported.dismiss(one, 0.0)
+    assert reported.select([one], RETRACE_SECONDS - 1) == []
+    assert reported.select([one], RETRACE_SECONDS) == [one]
 
 
 def test_a_node_writes_a_limited_number_of_events() -> None:
