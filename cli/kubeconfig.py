@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from api.client.client import Client
 from api.client.kubeconfig import BadKubeconfig, ExecPlugin, Kubeconfig
 from cli.command import ADMIN
 from lab.topology import SITE
@@ -40,6 +42,22 @@ def load(file: str = "") -> Kubeconfig:
     if kubeconfig.exec_plugin is not None:
         return _with_plugin_credentials(kubeconfig, kubeconfig.exec_plugin)
     return kubeconfig
+
+
+def with_client(
+    act: Callable[[Client, argparse.Namespace], Awaitable[None]],
+) -> Callable[[argparse.Namespace], int]:
+    """Return the function of a command that acts with a client of the master."""
+
+    async def acting(arguments: argparse.Namespace) -> None:
+        async with Client(load(arguments.kubeconfig)) as client:
+            await act(client, arguments)
+
+    def run(arguments: argparse.Namespace) -> int:
+        asyncio.run(acting(arguments))
+        return 0
+
+    return run
 
 
 def default_files(environment: Mapping[str, str], folder: Path, lab: Path) -> Sequence[Path]:

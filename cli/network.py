@@ -6,7 +6,7 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 
 from api.client.client import Client
 from api.core.node import Node
@@ -14,6 +14,7 @@ from api.network.queries import NetworkReport, NodeQuerySpec
 from api.network.types import CHANGE_NETWORK_ANNOTATION, ChangeNetworkRequest, ClusterNetwork, HostSubnet, NetNamespace
 from cli import capture, kubeconfig, services
 from cli.command import UsageError, add_command
+from cli.kubeconfig import with_client
 from cli.node_query import QueryFailed, query_node
 from cli.project import check_projects
 from cli.trace import command as trace_command
@@ -32,41 +33,30 @@ MAX_PEERS_SHOWN = 8
 def add_commands(parser: argparse.ArgumentParser) -> None:
     """Add the commands under `podlane network`."""
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    status = add_command(commands, "status", "show the cluster network, subnets and VNIDs", _run(_status))
-    join = add_command(commands, "join", "give projects the VNID of another project", _run(_join))
+    status = add_command(commands, "status", "show the cluster network, subnets and VNIDs", with_client(_status))
+    join = add_command(commands, "join", "give projects the VNID of another project", with_client(_join))
     join.add_argument("--to", metavar="PROJECT", required=True, help="project whose VNID the projects get")
-    isolate = add_command(commands, "isolate", "give each project a VNID of its own", _run(_isolate))
-    make_global = add_command(commands, "global", "give projects VNID 0, which reaches all projects", _run(_global))
+    isolate = add_command(commands, "isolate", "give each project a VNID of its own", with_client(_isolate))
+    make_global = add_command(
+        commands, "global", "give projects VNID 0, which reaches all projects", with_client(_global)
+    )
     for command in (join, isolate, make_global):
         command.add_argument("projects", metavar="PROJECT", nargs="+")
         command.add_argument(
             "--yes", action="store_true", help="also if a project loses VNID 0, or gets it by joining another one"
         )
-    trace = add_command(commands, "trace", "trace a packet through the switches", _run(trace_command.run))
+    trace = add_command(commands, "trace", "trace a packet through the switches", with_client(trace_command.run))
     packet.add_arguments(trace)
-    capture_packets = add_command(commands, "capture", "capture the packets at the port of a pod", _run(capture.take))
+    capture_packets = add_command(
+        commands, "capture", "capture the packets at the port of a pod", with_client(capture.take)
+    )
     capture.add_arguments(capture_packets)
     list_services = add_command(
-        commands, "services", "list service frontends, endpoints and rejected endpoints", _run(services.show)
+        commands, "services", "list service frontends, endpoints and rejected endpoints", with_client(services.show)
     )
     services.add_arguments(list_services)
     for command in (status, list_services, join, isolate, make_global, trace, capture_packets):
         kubeconfig.add_argument(command)
-
-
-Act = Callable[[Client, argparse.Namespace], Awaitable[None]]
-
-
-def _run(act: Act) -> Callable[[argparse.Namespace], int]:
-    async def acting(arguments: argparse.Namespace) -> None:
-        async with Client(kubeconfig.load(arguments.kubeconfig)) as client:
-            await act(client, arguments)
-
-    def run(arguments: argparse.Namespace) -> int:
-        asyncio.run(acting(arguments))
-        return 0
-
-    return run
 
 
 async def _status(client: Client, _: argparse.Namespace) -> None:

@@ -73,6 +73,12 @@ def object_reference(obj: Object, field_path: str = "") -> ObjectReference:
     )
 
 
+def event_name(subject: str, suffix: str) -> str:
+    """Return the name of an event about an object: the object's name, shortened if it is long, and a suffix."""
+    prefix = subject[: MAX_NAME_LENGTH - 1 - len(suffix)].rstrip("-.")
+    return f"{prefix}.{suffix}"
+
+
 def make_event(
     about: ObjectReference, event_type: str, reason: str, message: str, source: EventSource, now: datetime
 ) -> Event:
@@ -80,10 +86,9 @@ def make_event(
 
     `event_type` is Normal or Warning. The name consists of the object's name and the time in µs.
     """
-    microseconds = f"{int(now.timestamp() * 1_000_000):x}"
-    prefix = about.name[: MAX_NAME_LENGTH - 1 - len(microseconds)].rstrip("-.")
+    name = event_name(about.name, f"{int(now.timestamp() * 1_000_000):x}")
     return Event(
-        metadata=ObjectMeta(name=f"{prefix}.{microseconds}", namespace=about.namespace or CLUSTER_NAMESPACE),
+        metadata=ObjectMeta(name=name, namespace=about.namespace or CLUSTER_NAMESPACE),
         involved_object=about,
         reason=reason,
         message=message,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 
 import msgspec
@@ -24,6 +23,7 @@ from api.pki import keys
 from api.pki.pem import BadPem
 from cli import kubeconfig
 from cli.command import InputError, add_command, positive_number
+from cli.kubeconfig import with_client
 from cli.node.selection import DrainOptions, names, select
 
 RETRY_SECONDS = 5.0
@@ -32,12 +32,10 @@ RETRY_SECONDS = 5.0
 POLL_SECONDS = 0.2
 SUBNET_SECONDS = 10.0
 
-Act = Callable[[Client, argparse.Namespace], Awaitable[None]]
-
 
 def add_commands(nodes: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the commands under `podlane node`."""
-    drain_node = add_command(nodes, "drain", "keep new pods away from a node, and evict its pods", _run(_drain))
+    drain_node = add_command(nodes, "drain", "keep new pods away from a node, and evict its pods", with_client(_drain))
     drain_node.add_argument("--force", action="store_true", help="also pods that no controller creates again")
     drain_node.add_argument(
         "--delete-emptydir-data", action="store_true", help="also pods with emptyDir volumes, whose data is lost"
@@ -48,23 +46,13 @@ def add_commands(nodes: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     drain_node.add_argument(
         "--timeout", metavar="SECONDS", type=positive_number, help="seconds after which it gives up (never)"
     )
-    remove_node = add_command(nodes, "remove", "delete a node, and refuse the certificates that it has", _run(_remove))
+    remove_node = add_command(
+        nodes, "remove", "delete a node, and refuse the certificates that it has", with_client(_remove)
+    )
     remove_node.add_argument("--force", action="store_true", help="also a node that is Ready and has pods")
     for command in (drain_node, remove_node):
         command.add_argument("name", metavar="NODE")
         kubeconfig.add_argument(command)
-
-
-def _run(act: Act) -> Callable[[argparse.Namespace], int]:
-    async def run(arguments: argparse.Namespace) -> None:
-        async with Client(kubeconfig.load(arguments.kubeconfig)) as client:
-            await act(client, arguments)
-
-    def command(arguments: argparse.Namespace) -> int:
-        asyncio.run(run(arguments))
-        return 0
-
-    return command
 
 
 # --- drain ------------------------------------------------------------------------------------------------------------

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from datetime import UTC, datetime
-from zlib import crc32
 
 from msgspec.structs import replace
 
-from api.client.client import AlreadyExists, ApiError, Client, ClientError
-from api.core.events import WARNING, EventSource, make_event, object_reference
+from api.client.client import Client
+from api.client.warning_events import write_warning_once
+from api.core.events import EventSource, object_reference
 from sdn.proxy.service_map import ServiceMap
 from sdn.proxy.service_ports import Key, Rejection
 
@@ -68,15 +67,4 @@ class ServiceEvents:
         if service is None:
             return True
         subject = replace(object_reference(service), resource_version="")
-        message = f"rejected: {rejection}"
-        unnamed = make_event(subject, WARNING, REASON, message, self._source, datetime.now(UTC))
-        name = f"{subject.name}.{crc32(f'{subject.uid} {message}'.encode()):08x}"
-        try:
-            await self._client.create(replace(unnamed, metadata=replace(unnamed.metadata, name=name)))
-        except AlreadyExists:
-            return True
-        except ApiError as error:
-            log.warning("event refused by the API server", extra={"service": "/".join(key), "error": str(error)})
-        except ClientError:
-            return False
-        return True
+        return await write_warning_once(self._client, subject, REASON, f"rejected: {rejection}", self._source)

@@ -11,13 +11,10 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from datetime import UTC, datetime
-from zlib import crc32
 
-from msgspec.structs import replace
-
-from api.client.client import AlreadyExists, ApiError, Client, ClientError
-from api.core.events import WARNING, EventSource, make_event
+from api.client.client import Client
+from api.client.warning_events import write_warning_once
+from api.core.events import EventSource
 from api.core.pod import Pod
 from api.meta.types import ObjectReference
 from api.network.queries import TraceRequest, TraceResult
@@ -177,15 +174,4 @@ class DropEvents:
         about = ObjectReference(
             api_version=Pod.API_VERSION, kind=Pod.KIND, namespace=pod.namespace, name=pod.name, uid=pod.uid
         )
-        unnamed = make_event(about, WARNING, REASON, message, self._source, datetime.now(UTC))
-        # The same event of a daemon that was restarted has the same name.
-        name = f"{pod.name}.{crc32(f'{pod.uid} {message}'.encode()):08x}"
-        try:
-            await self._client.create(replace(unnamed, metadata=replace(unnamed.metadata, name=name)))
-        except AlreadyExists:
-            return True
-        except ApiError as error:
-            log.warning("event refused by the API server", extra={"pod": f"{pod.namespace}/{pod.name}", "error": error})
-        except ClientError:
-            return False
-        return True
+        return await write_warning_once(self._client, about, REASON, message, self._source)
