@@ -2,6 +2,8 @@
 
 Three steps, each followed by a restart of the master: the new authority is trusted beside the old one, it signs, the
 old one is not trusted any more. The nodes report what they trust, and which authority signed their certificates.
+
+The files belong to the user of the master, and are read and written as that user: root would follow its links.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ import argparse
 import asyncio
 import datetime
 import os
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,8 +68,9 @@ def _status(arguments: argparse.Namespace) -> int:
     folder = _folder(arguments)
     nodes = _nodes(arguments)
     for file, what in ((CERTIFICATE, "signs"), (NEXT_CERTIFICATE, "new"), (PREVIOUS_CERTIFICATE, "previous")):
-        if (folder / file).exists():
-            pem = (folder / file).read_bytes()
+        with _as_owner(arguments):
+            pem = (folder / file).read_bytes() if (folder / file).exists() else b""
+        if pem:
             content = keys.parse_certificate(pem)
             trusting = sum(node.trusts(content.fingerprint) for node in nodes)
             issued = sum(node.has_only(keys.authority_ids(pem)[0]) for node in nodes)
@@ -93,8 +97,9 @@ def _rotate(arguments: argparse.Namespace) -> int:
             raise InputError(f"{folder / file}: a change is under way. {_next_step(folder)}")
     key, certificate = keys.create_authority(datetime.datetime.now(datetime.UTC))
     # The key is first, so that there is never a certificate without its key.
-    _write(folder / NEXT_KEY, key, atomic_file.OWNER_ONLY)
-    _write(folder / NEXT_CERTIFICATE, certificate, atomic_file.READABLE)
+    with _as_owner(arguments):
+        _write(folder / NEXT_KEY, key, atomic_file.OWNER_ONLY)
+        _write(folder / NEXT_CERTIFICATE, certificate, atomic_file.READABLE)
     print(f"{folder / NEXT_CERTIFICATE}: created. {RESTART}; then: podlane ca status")
     return 0
 
@@ -103,17 +108,20 @@ def _activate(arguments: argparse.Namespace) -> int:
     folder = _folder(arguments)
     if not (folder / NEXT_CERTIFICATE).exists():
         raise InputError(f"{folder} has no new authority. {_next_step(folder)}")
-    certificate = (folder / NEXT_CERTIFICATE).read_bytes()
-    if (folder / CERTIFICATE).read_bytes() != certificate:  # else this command was interrupted: no master answers
-        if not arguments.force:
-            fingerprint = keys.parse_certificate(certificate).fingerprint
-            _require(_nodes(arguments), lambda node: node.trusts(fingerprint), "do not trust the new authority yet")
-        _write(folder / PREVIOUS_CERTIFICATE, (folder / CERTIFICATE).read_bytes(), atomic_file.READABLE)
-        _write(folder / CERTIFICATE, certificate, atomic_file.READABLE)
-    if (folder / NEXT_KEY).exists():
-        _write(folder / KEY, (folder / NEXT_KEY).read_bytes(), atomic_file.OWNER_ONLY)
-    (folder / NEXT_CERTIFICATE).unlink()
-    (folder / NEXT_KEY).unlink(missing_ok=True)
+    with _as_owner(arguments):
+        certificate, present = (folder / NEXT_CERTIFICATE).read_bytes(), (folder / CERTIFICATE).read_bytes()
+    is_interrupted = present == certificate  # then no master answers
+    if not is_interrupted and not arguments.force:
+        fingerprint = keys.parse_certificate(certificate).fingerprint
+        _require(_nodes(arguments), lambda node: node.trusts(fingerprint), "do not trust the new authority yet")
+    with _as_owner(arguments):
+        if not is_interrupted:
+            _write(folder / PREVIOUS_CERTIFICATE, present, atomic_file.READABLE)
+            _write(folder / CERTIFICATE, certificate, atomic_file.READABLE)
+        if (folder / NEXT_KEY).exists():
+            _write(folder / KEY, (folder / NEXT_KEY).read_bytes(), atomic_file.OWNER_ONLY)
+        (folder / NEXT_CERTIFICATE).unlink()
+        (folder / NEXT_KEY).unlink(missing_ok=True)
     print(f"the new authority signs. {RESTART}; then: podlane ca status")
     return 0
 
@@ -123,9 +131,11 @@ def _retire(arguments: argparse.Namespace) -> int:
     if not (folder / PREVIOUS_CERTIFICATE).exists() or (folder / NEXT_CERTIFICATE).exists():
         raise InputError(f"{folder} has no previous authority. {_next_step(folder)}")
     if not arguments.force:
-        (issuer,) = keys.authority_ids((folder / CERTIFICATE).read_bytes())
+        with _as_owner(arguments):
+            (issuer,) = keys.authority_ids((folder / CERTIFICATE).read_bytes())
         _require(_nodes(arguments), lambda node: node.has_only(issuer), "have certificates of the previous authority")
-    (folder / PREVIOUS_CERTIFICATE).unlink()
+    with _as_owner(arguments):
+        (folder / PREVIOUS_CERTIFICATE).unlink()
     print(f"the previous authority is removed. {RESTART}; then podlane-node-agent on each node")
     return 0
 
@@ -146,11 +156,31 @@ def _folder(arguments: argparse.Namespace) -> Path:
     return folder
 
 
+@contextmanager
+def _as_owner(arguments: argparse.Namespace) -> Iterator[None]:
+    """Act as the owner of the state directory during the block. Raises InputError if a file is not the owner's."""
+    user, groups = (os.geteuid(), os.getegid()), os.getgroups()
+    owner = os.stat(arguments.state_dir)
+    if user[0] == 0:
+        os.setgroups([])
+        os.setegid(owner.st_gid)
+        os.seteuid(owner.st_uid)
+    try:
+        yield
+    except PermissionError as error:
+        raise InputError(
+            f"{error.filename}: {error.strerror}; files of the owner of the directory are accepted"
+        ) from None
+    finally:
+        if user[0] == 0:
+            os.seteuid(user[0])
+            os.setegid(user[1])
+            os.setgroups(groups)
+
+
 def _write(path: Path, data: bytes, mode: int) -> None:
-    """Write a file for the user of the master, who owns the directory. Raises OSError."""
+    """Write a file. Raises OSError."""
     atomic_file.write(path, data, mode)
-    owner = path.parent.stat()
-    os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def _nodes(arguments: argparse.Namespace) -> Collection[NodeAuthorities]:

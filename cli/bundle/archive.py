@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 
-from api.meta.redaction import MIN_KNOWN, redact_text
+from api.meta.redaction import KnownValues, redact_text
 from cli.command import InputError
 
 MAX_MEMBER, MAX_TOTAL = 4 << 20, 64 << 20
@@ -26,7 +26,7 @@ class Archive:
     def __init__(self, path: Path, folder: str, known: Iterable[bytes]) -> None:
         self._path = path
         self._folder = folder
-        self._known = sorted({value for value in known if len(value) >= MIN_KNOWN}, key=len, reverse=True)
+        self._known = KnownValues(known)
         self._size = 0
         self._notes: list[str] = []
 

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import importlib.metadata
 import platform
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,8 +29,8 @@ JOURNAL_LINES = 5000
 MAX_OBJECTS, MAX_LISTED, PAGE = 2000, 32 << 20, 100
 """Objects of one kind, their bytes, and objects of one response: a tenant chooses how many and how large they are."""
 
-MAX_VALUES = 2000
-"""Secret values that are looked for in all that is collected."""
+MAX_SECRETS, MAX_VALUES, MAX_VALUE, MAX_VALUE_BYTES = 20_000, 20_000, 64 << 10, 8 << 20
+"""Secrets that are read, and their values that are looked for in all that is collected: number, longest, and bytes."""
 
 JSON = (("Accept", "application/json"),)
 METADATA_ONLY = (("Accept", "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"),)
@@ -156,16 +156,27 @@ async def _objects(client: Client, path: str, kept: Callable[[Mapping[str, Any]]
 async def _items(client: Client, path: str, headers: Iterable[tuple[str, str]]) -> list[dict[str, Any]]:
     """Return the first objects of a collection."""
     items: list[dict[str, Any]] = []
-    size, query = 0, {"limit": str(PAGE)}
-    while len(items) < MAX_OBJECTS and size < MAX_LISTED:
+    size = 0
+    async for page, bytes_read in _pages(client, path, headers):
+        items += page
+        size += bytes_read
+        if len(items) >= MAX_OBJECTS or size >= MAX_LISTED:
+            break
+    return items
+
+
+async def _pages(
+    client: Client, path: str, headers: Iterable[tuple[str, str]]
+) -> AsyncIterator[tuple[Sequence[dict[str, Any]], int]]:
+    """Yield the objects of each response of a collection, and its length in bytes."""
+    query = {"limit": str(PAGE)}
+    while True:
         body = await client.request("GET", path, query=query, headers=headers)
         listed = msgspec.json.decode(body, type=_Items)
-        size += len(body)
-        items += listed.items or ()
+        yield listed.items or (), len(body)
         if not listed.metadata.more:
-            break
+            return
         query["continue"] = listed.metadata.more
-    return items
 
 
 class _ListMetadata(msgspec.Struct, frozen=True):
@@ -205,28 +216,58 @@ async def _names_of(client: Client, path: str) -> object:
 
 
 class Known(NamedTuple):
-    """Secret values, and the number of those that were too many."""
+    """Secret values, and a sentence about those that are not among them, empty if none is missing."""
 
     values: frozenset[bytes]
-    omitted: int
+    missing: str
+
+
+class _Values:
+    """A bounded set of secret values. A tenant chooses how many Secrets there are, and how long."""
+
+    def __init__(self) -> None:
+        self.chosen: set[bytes] = set()
+        self.omitted = 0
+        self._size = 0
+
+    def add(self, values: Iterable[bytes]) -> None:
+        """Add values, unless they are too long or too many."""
+        for value in values:
+            if len(value) < MIN_KNOWN or value in self.chosen:
+                continue
+            is_full = len(self.chosen) >= MAX_VALUES or self._size + len(value) > MAX_VALUE_BYTES
+            if is_full or len(value) > MAX_VALUE:
+                self.omitted += 1
+            else:
+                self.chosen.add(value)
+                self._size += len(value)
 
 
 async def known_secrets(host: Host) -> Known:
     """Return secret values that this host knows: keys and tokens of kubeconfigs, and on a master those of Secrets."""
-    found: list[bytes] = []  # those of this host come first, so that they are never among the omitted ones
+    values, read, problem = _Values(), 0, ""
+    # Those of this host come first, so that they are never among the omitted ones.
     files = [*host.node_kubeconfigs, *([host.master.administrator] if host.master is not None else [])]
     for file in files:
         with contextlib.suppress(BadKubeconfig):
             kubeconfig = await asyncio.to_thread(Kubeconfig.load, file)
-            found += (kubeconfig.token.encode(), *_lines(kubeconfig.key))
+            values.add((kubeconfig.token.encode(), *_lines(kubeconfig.key)))
     if host.master is not None:
-        with contextlib.suppress(BadKubeconfig, ClientError):
+        try:
             async with Client(Kubeconfig.load(host.master.administrator)) as client:
-                for item in await _items(client, resource_path(Secret), JSON):
-                    for name, value in secret_data(msgspec.convert(item, Secret)).items():
-                        found += _values(name, value)
-    chosen = [value for value in dict.fromkeys(found) if len(value) >= MIN_KNOWN]
-    return Known(frozenset(chosen[:MAX_VALUES]), max(len(chosen) - MAX_VALUES, 0))
+                async for page, _ in _pages(client, resource_path(Secret), JSON):
+                    read += len(page)
+                    for item in page:
+                        for name, value in secret_data(msgspec.convert(item, Secret)).items():
+                            values.add(_values(name, value))
+                    if read >= MAX_SECRETS:
+                        problem = f"after {read} Secrets no more were read"
+                        break
+        except (BadKubeconfig, ClientError, msgspec.MsgspecError) as error:
+            problem = f"after {read} Secrets no more were read: {error}"
+    omitted = f"{values.omitted} values of Secrets are too many or too long" if values.omitted else ""
+    missing = "; ".join(filter(None, (omitted, problem)))
+    return Known(frozenset(values.chosen), f"not looked for in this archive: {missing}" if missing else "")
 
 
 def _values(name: str, value: bytes) -> set[bytes]:

@@ -42,6 +42,6 @@ async def _write(config: Path, path: Path, folder: str) -> None:
     host = await read_host(config)
     known = await known_secrets(host)
     with Archive(path, folder, known.values) as archive:
-        if known.omitted:
-            archive.note(f"{known.omitted} values of Secrets were not looked for: there are too many")
+        if known.missing:
+            archive.note(known.missing)
         await collect(host, config, archive, Progress())

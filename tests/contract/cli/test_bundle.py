@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import stat
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -44,6 +46,8 @@ PLANTED = {
     "probe": "planted-probe-17",
     "known in the log": "planted-known-18",
     "token of the node": "planted-node-token-19",
+    "quoted in an event": 'planted "quoted\\value" /20',
+    "key of a cloud": "planted-access-key-21",
 }
 """A secret of each kind, where it is put."""
 
@@ -73,7 +77,7 @@ metadata:
   namespace: red
   annotations:
     kubectl.kubernetes.io/last-applied-configuration: '{{"data":{{"x":"{PLANTED["applied"]}"}}}}'
-data: {{a: {encoded(PLANTED["secret"])}, b: {encoded(PLANTED["known in the log"])}}}
+data: {{a: {encoded(PLANTED["secret"])}, q: {encoded(PLANTED["quoted in an event"])}, b: {encoded(PLANTED["known in the log"])}}}
 stringData: {{c: {PLANTED["string"]}}}
 ---
 apiVersion: v1
@@ -104,12 +108,21 @@ metadata: {{name: e, namespace: red}}
 involvedObject: {{kind: Pod, name: web, namespace: red}}
 reason: harmless-event
 message: 'pull from https://bob:{PLANTED["url"]}@registry.example failed'
+---
+apiVersion: v1
+kind: Event
+metadata: {{name: quoted, namespace: red}}
+involvedObject: {{kind: Pod, name: web, namespace: red}}
+reason: Unhealthy
+message: {json.dumps("the probe printed " + PLANTED["quoted in an event"])}
 """
 JOURNAL = f"""\
 level=info msg="flows changed" added=3 peer=node-7.example
 level=warning msg="login failed" access_token={PLANTED["journal token"]}
 Authorization: Bearer {PLANTED["journal bearer"]}
 bob:$2y$10${PLANTED["hash"]}
+Environment=AWS_SECRET_ACCESS_KEY={PLANTED["key of a cloud"]}
+GET /?q={quote(PLANTED["quoted in an event"])}
 a program printed {PLANTED["known in the log"]}, and {encoded("x" + PLANTED["known in the log"])}
 mail: {encoded(f"password={PLANTED['url']} it is")}
 -----BEGIN EC PRIVATE KEY-----
@@ -182,8 +195,8 @@ def members(archive: Path) -> dict[str, str]:
 
 
 def forms(text: str) -> set[str]:
-    """Return a text as it may be found: alone, and in base64 beside other bytes."""
-    found = {text, text[::-1], text.encode().hex()}
+    """Return a text as it may be found: alone, in JSON and URLs, and in base64 beside other bytes."""
+    found = {text, text[::-1], text.encode().hex(), json.dumps(text)[1:-1], quote(text), quote(text, safe="")}
     for offset in range(3):
         begin, end = -(-offset * 8 // 6), (offset + len(text)) * 8 // 6
         found.add(base64.b64encode(bytes(offset) + text.encode()).decode()[begin:end])
@@ -194,6 +207,26 @@ def forms(text: str) -> set[str]:
 def test_secret_is_not_in_the_archive(archive: Path, place: str) -> None:
     for name, text in members(archive).items():
         assert not {form for form in forms(PLANTED[place]) if form in text}, name
+
+
+def test_many_and_long_secrets_of_a_project_do_not_hide_those_of_others(
+    server: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    host = Host(MasterSettings(admin_kubeconfig=str(server.kubeconfig)), None, None)
+    for name, value in {"MAX_OBJECTS": 1, "MAX_LISTED": 1, "PAGE": 1, "MAX_VALUE": 40}.items():
+        monkeypatch.setattr(collecting, name, value)
+    client = SyncClient(server.kubeconfig)
+    client.apply(
+        "apiVersion: v1\nkind: Namespace\nmetadata: {name: aaa}\n---\n"
+        f"apiVersion: v1\nkind: Secret\nmetadata: {{name: long, namespace: aaa}}\nstringData: {{a: {'x' * 41}}}\n---\n"
+        "apiVersion: v1\nkind: Namespace\nmetadata: {name: blue}\n---\n"
+        "apiVersion: v1\nkind: Secret\nmetadata: {name: own, namespace: blue}\nstringData: {a: planted-value-of-blue}\n"
+    )
+    known = asyncio.run(collecting.known_secrets(host))
+    assert b"planted-value-of-blue" in known.values
+    assert "values of Secrets are too many or too long" in known.missing
+    monkeypatch.setattr(collecting, "MAX_SECRETS", 1)
+    assert "after 1 Secrets no more were read" in asyncio.run(collecting.known_secrets(host)).missing
 
 
 def test_private_keys_of_the_cluster_are_not_in_the_archive(archive: Path, server: ApiServer) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime
 import itertools
+import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from master.auth import pki
 from reconcile.errors import Refused
 
 NOW = datetime.datetime.now(datetime.UTC)
+NOBODY = 65534
 
 
 @pytest.mark.parametrize("step", [1, 2, 3, 4])
@@ -59,3 +63,40 @@ def test_steps_out_of_order_say_the_next_step(tmp_path: Path, capsys: pytest.Cap
     assert main(["ca", "rotate", f"--state-dir={tmp_path}"]) == 0
     for step in ("rotate", "retire"):
         assert "next: podlane ca activate" in refused(step)
+
+
+@pytest.fixture
+def of_nobody() -> Iterator[Path]:
+    """Yield a state directory that belongs to another user than root, and in which there is an authority."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        state = Path(folder) / "state"
+        state.mkdir()
+        pki.authority(state / "pki", NOW)
+        for path in (state, state / "pki", *(state / "pki").iterdir()):
+            os.chown(path, NOBODY, NOBODY)
+        yield state
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root runs the command for the user of the master")
+@pytest.mark.parametrize("file", ["ca.crt", "ca-next.crt", "ca-next.key"])
+def test_links_of_the_masters_user_give_it_no_files_of_root(
+    of_nobody: Path, capsys: pytest.CaptureFixture[str], file: str
+) -> None:
+    assert main(["ca", "rotate", f"--state-dir={of_nobody}"]) == 0
+    folder = of_nobody / "pki"
+    assert {path.stat().st_uid for path in folder.iterdir()} == {NOBODY}
+    link, own, foreign = folder / file, folder / "own", of_nobody.parent / "of-root"
+    link.rename(own)
+    foreign.write_bytes(own.read_bytes())
+    foreign.chmod(0o640)
+    link.symlink_to(foreign)
+    activate = ["ca", "activate", "--force", f"--state-dir={of_nobody}"]
+    assert main(activate) == 1
+    assert f"{file}: Permission denied" in capsys.readouterr().err
+    assert (foreign.stat().st_uid, os.geteuid()) == (0, 0)
+
+    link.unlink()
+    own.rename(link)
+    assert main(activate) == 0
+    assert {path.stat().st_uid for path in folder.iterdir()} == {NOBODY}
