@@ -242,9 +242,10 @@ def _encodings(value: bytes) -> Iterable[bytes]:
         yield core.translate(bytes.maketrans(b"+/", b"-_"))
     yield value.hex().encode()
     yield value.hex().upper().encode()
-    in_url = quote_from_bytes(value, safe="")
-    yield in_url.encode()
-    yield in_url.replace("%20", "+").encode()
+    for safe in ("", "/"):
+        in_url = quote_from_bytes(value, safe)
+        yield in_url.encode()
+        yield in_url.replace("%20", "+").encode()
     yield repr(value)[2:-1].encode()
     try:
         text = value.decode()

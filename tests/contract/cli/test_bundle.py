@@ -77,7 +77,10 @@ metadata:
   namespace: red
   annotations:
     kubectl.kubernetes.io/last-applied-configuration: '{{"data":{{"x":"{PLANTED["applied"]}"}}}}'
-data: {{a: {encoded(PLANTED["secret"])}, q: {encoded(PLANTED["quoted in an event"])}, b: {encoded(PLANTED["known in the log"])}}}
+data:
+  a: {encoded(PLANTED["secret"])}
+  b: {encoded(PLANTED["known in the log"])}
+  q: {encoded(PLANTED["quoted in an event"])}
 stringData: {{c: {PLANTED["string"]}}}
 ---
 apiVersion: v1
