@@ -140,6 +140,8 @@ async def _remove(client: Client, arguments: argparse.Namespace) -> None:
     for csr in (await client.list(CertificateSigningRequest)).items:
         if _is_of(csr, name):
             await _delete(client, CertificateSigningRequest, csr.metadata.name)
+    # A request from before may have been signed meanwhile. None is left.
+    await _revoke(client, name)
     await _delete(client, Node, name)
     await _wait_for_subnet(client, name)
     print(f"node {name} is removed, and its certificates are refused; on the host: podlane node reset")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import yaml
 
 from api.client.bootstrap import node_kubeconfig
 from api.client.client import ApiError, Client
+from api.client.discovery import ClusterInfo
 from api.client.kubeconfig import Kubeconfig
 from api.core.node import Node
 from api.core.pod import Pod
@@ -162,3 +164,20 @@ def rejoined(server: ApiServer, folder: Path) -> bool:
         return answer(identity(server, "gone", folder), "gone") == 200
     except ApiError:
         return False
+
+
+def test_certificates_signed_during_a_removal_are_refused(
+    server: ApiServer, podlane: Podlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests of the node may be signed until they are deleted, so what counts is the time after that."""
+    identity(server, "during", tmp_path)
+    deletion = datetime.datetime(2090, 1, 1, tzinfo=datetime.UTC)
+    times = iter((deletion - datetime.timedelta(days=1), deletion + datetime.timedelta(days=1)))
+
+    async def fetched(kubeconfig: Kubeconfig) -> ClusterInfo:
+        return ClusterInfo(kubeconfig.ca, (), next(times))
+
+    monkeypatch.setattr("cli.node.command.fetch_verified", fetched)
+    assert podlane("node", "remove", "during")[0] == 0
+    path = "/api/v1/namespaces/kube-system/configmaps/podlane-removed-nodes"
+    assert SyncClient(server.kubeconfig).get(path)["data"]["during"] == "2090-01-02T00:00:00Z"
