@@ -38,7 +38,7 @@ def add_argument(parser: argparse.ArgumentParser) -> None:
 def load(file: str = "") -> Kubeconfig:
     """Return the kubeconfig of a command, with credentials. `file` is that of --kubeconfig. Raises BadKubeconfig."""
     paths = (Path(file),) if file else default_files(os.environ, Path.cwd(), SITE.run_dir)
-    kubeconfig = Kubeconfig.load_merged(paths)
+    kubeconfig = load_administrator(ADMIN) if paths == (Path(ADMIN),) else Kubeconfig.load_merged(paths)
     if kubeconfig.exec_plugin is not None:
         return _with_plugin_credentials(kubeconfig, kubeconfig.exec_plugin)
     return kubeconfig
@@ -58,6 +58,25 @@ def with_client(
         return 0
 
     return run
+
+
+def load_administrator(file: str) -> Kubeconfig:
+    """Return the kubeconfig that a master has written. Raises BadKubeconfig.
+
+    It may belong to the user of the master, and root uses it: what it names would be run and read by root.
+    """
+    path = Path(file)
+    kubeconfig = Kubeconfig.load(path)
+    try:
+        owners = {path.parent.stat().st_uid, path.stat().st_uid} - {0, os.geteuid()}
+    except OSError as error:
+        raise BadKubeconfig(f"{path}: {error.strerror}") from None
+    if owners and (kubeconfig.exec_plugin is not None or len(kubeconfig.files) > 1):
+        found = f"{path} belongs to user {min(owners)}, and names a program or other files"
+        raise BadKubeconfig(
+            f"{found}; what the master writes has its credentials in it: remove it, and restart the master"
+        )
+    return kubeconfig
 
 
 def default_files(environment: Mapping[str, str], folder: Path, lab: Path) -> Sequence[Path]:

@@ -6,23 +6,21 @@ has one of the hashes. They verify a second connection, and the answer on that i
 
 from __future__ import annotations
 
-import base64
 import datetime
 import ssl
 from collections.abc import Collection
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any
 
 import aiohttp
 import msgspec
-import yaml
 
+from api.client.authorities import authorities_of
 from api.client.client import ClientError, InvalidResponse, Unreachable
 from api.client.connections import CLEANUP_CLOSED
 from api.client.kubeconfig import Kubeconfig
-from api.core.cluster_info import KUBECONFIG_KEY, PATH
+from api.core.cluster_info import PATH
 from api.core.config import ConfigMap
 from api.pki import keys
 from api.pki.pem import BadPem, Certificate
@@ -108,10 +106,9 @@ def _parse(server: str, status: int, body: bytes, date: str) -> ClusterInfo:
         raise InvalidResponse(f"{server}{PATH}: status {status}; the master of a cluster has this ConfigMap")
     try:
         info = msgspec.json.decode(body, type=ConfigMap)
-        cluster: Any = yaml.safe_load(info.data[KUBECONFIG_KEY])["clusters"][0]["cluster"]
-        pem = base64.b64decode(cluster["certificate-authority-data"], validate=True)
+        pem = authorities_of(info)
         return ClusterInfo(pem, _contents(pem), _time(date))
-    except (BadPem, msgspec.MsgspecError, yaml.YAMLError, LookupError, TypeError, ValueError, RecursionError):
+    except (BadPem, msgspec.MsgspecError, ValueError, RecursionError):
         raise InvalidResponse(f"{server}{PATH}: the ConfigMap has no certificate of an authority") from None
 
 

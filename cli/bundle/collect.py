@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from api.client.client import Client, ClientError, resource_path
-from api.client.kubeconfig import BadKubeconfig, Kubeconfig
+from api.client.kubeconfig import BadKubeconfig
 from api.core.config import Secret, secret_data
 from api.meta.redaction import MIN_KNOWN
 from cli.bundle import content
@@ -23,6 +23,7 @@ from cli.doctor import probes
 from cli.doctor.command import as_json, as_text, examine_with_progress
 from cli.doctor.host import AGENT, FILES, SDN, Host, run
 from cli.doctor.observations import NotObserved
+from cli.kubeconfig import load_administrator
 
 PROGRAM_SECONDS = 20.0
 JOURNAL_LINES = 5000
@@ -137,7 +138,7 @@ async def _add(archive: Archive, name: str, read: Callable[[], Awaitable[bytes]]
 
 async def _add_cluster(archive: Archive, kubeconfig: str) -> None:
     try:
-        async with Client(Kubeconfig.load(kubeconfig)) as client:
+        async with Client(load_administrator(kubeconfig)) as client:
             await _add(archive, "metrics/podlane-master.txt", lambda: client.request("GET", "/metrics"))
             await _add(archive, "cluster/version.json", lambda: client.request("GET", "/version"))
             await _add(archive, "cluster/readyz.txt", lambda: client.request("GET", "/readyz", query={"verbose": ""}))
@@ -250,11 +251,11 @@ async def known_secrets(host: Host) -> Known:
     files = [*host.node_kubeconfigs, *([host.master.administrator] if host.master is not None else [])]
     for file in files:
         with contextlib.suppress(BadKubeconfig):
-            kubeconfig = await asyncio.to_thread(Kubeconfig.load, file)
+            kubeconfig = await asyncio.to_thread(load_administrator, file)
             values.add((kubeconfig.token.encode(), *_lines(kubeconfig.key)))
     if host.master is not None:
         try:
-            async with Client(Kubeconfig.load(host.master.administrator)) as client:
+            async with Client(load_administrator(host.master.administrator)) as client:
                 async for page, _ in _pages(client, resource_path(Secret), JSON):
                     read += len(page)
                     for item in page:

@@ -56,6 +56,7 @@ from cli.doctor.observations import (
     Tunnels,
     Unit,
 )
+from cli.kubeconfig import load_administrator
 from reconcile.errors import Refused
 from reconcile.icmp import IcmpEcho
 
@@ -400,7 +401,7 @@ def _kubeconfig(host: Host) -> Kubeconfig:
     problems = []
     for file in files:
         try:
-            return Kubeconfig.load(file)
+            return load_administrator(file)
         except BadKubeconfig as error:
             problems.append(str(error))
     mend = "podlane node add NAME --out FILE  # on the master, then copy FILE to this host"

@@ -6,7 +6,6 @@ Only a Podlane master says in `cluster-info` which authority signs. With other A
 from __future__ import annotations
 
 import asyncio
-import base64
 import hashlib
 import logging
 import ssl
@@ -16,14 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from api.client.authorities import authorities_of
 from api.client.client import Client, ClientError, Forbidden, NotFound
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.core.cluster_info import (
     AUTHORITY_KEY,
     ISSUERS_ANNOTATION,
-    KUBECONFIG_KEY,
     NAME,
     NAMESPACE,
     TRUSTED_ANNOTATION,
@@ -127,11 +124,10 @@ def parse(info: ConfigMap) -> ClusterAuthorities | None:
     if not signer:
         return None
     try:
-        cluster = yaml.safe_load(info.data[KUBECONFIG_KEY])["clusters"][0]["cluster"]
-        ca = base64.b64decode(cluster["certificate-authority-data"], validate=True)
+        ca = authorities_of(info)
         if not fingerprints(ca):
             raise ValueError("there is no certificate")
-    except (yaml.YAMLError, LookupError, TypeError, ValueError, RecursionError) as error:
+    except ValueError as error:
         raise NotReady(f"ConfigMap {NAMESPACE}/{NAME}: {error}; a kubeconfig with certificates is accepted") from None
     return ClusterAuthorities(ca, signer)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -176,3 +177,26 @@ def test_the_command_merges_the_lab_of_this_directory(
         f"podlane: {home / 'first'}: not a kubeconfig but a list; clusters, users and contexts are accepted\n"
     )
     assert lab.exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root uses the kubeconfig of the user of the master")
+@pytest.mark.parametrize("name", ["exec", "tokenFile", "client-key"])
+def test_kubeconfig_of_the_masters_user_names_no_programs_and_files_for_root(home: Path, name: str) -> None:
+    program, secret = home / "program", home / "of-root"
+    program.write_text(f"#!/bin/sh\ntouch {home}/ran\n")
+    program.chmod(0o755)
+    secret.write_text("token-of-root")
+    users: dict[str, dict[str, Any]] = {
+        "exec": {"exec": {"apiVersion": V1, "command": str(program)}},
+        "tokenFile": {"tokenFile": str(secret)},
+        "client-key": {"client-key": str(secret)},
+    }
+    admin = write(home / "admin.kubeconfig", **users[name])
+    if name == "tokenFile":
+        assert kubeconfig.load().token == "token-of-root"
+    os.chown(admin, 65534, 65534)
+    with pytest.raises(BadKubeconfig, match="belongs to user 65534, and names a program or other files"):
+        kubeconfig.load()
+    assert not (home / "ran").exists()
+    os.chown(write(admin, "admin"), 65534, 65534)
+    assert kubeconfig.load().token == "admin"
