@@ -28,7 +28,8 @@ remove_pods() {
         if ((${#containers[@]})); then docker rm -f "${containers[@]}" >/dev/null; fi
     done
     # The deepest mount first: what is mounted in a pod's directory may be a file system of somebody else.
-    while read -r target; do umount "$target"; done < <(
+    # The kernel writes blanks and backslashes in octal. Containers choose names of mounts that they share.
+    while read -r target; do umount "$(printf '%b' "${target//\\/\\0}")"; done < <(
         awk -v below="$state/node-agent/pods" '$5 == below || index($5, below "/") == 1 {print $5}' /proc/self/mountinfo | tac
     )
     find /var/log/pods /var/log/containers -xtype l -delete 2>/dev/null || true
