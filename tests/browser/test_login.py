@@ -166,6 +166,7 @@ async def shown_token(page: Page) -> str:
         "Your token",
         "Your API token is",
         "Log in with this token",
+        "Use this token with kubectl and the CA certificate of the master",
         "Use this token directly against the API",
     ]
     return str(await page.evaluate("document.querySelector('code').textContent"))

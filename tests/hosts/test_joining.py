@@ -6,7 +6,7 @@ import json
 import threading
 
 from tests.testbed.hosts.machine import Machine
-from tests.testbed.hosts.site import ADMIN, STATE, Site
+from tests.testbed.hosts.site import ADMIN, Site
 from tests.testbed.wait import wait_until
 
 FIRST = "podlane:first-certificates"
@@ -67,13 +67,13 @@ def test_node_leaves_and_joins_again_with_approval(site: Site) -> None:
     finally:
         site.kubectl("delete", "clusterrolebinding", FIRST)
     assert "this host is the node node-2" in node.run(*line)
-    site.kubectl("apply", "-f", str(STATE / "demo.yaml"))
+    site.create_demo()
     site.wait_whole()
 
 
 def test_authority_is_replaced_while_pods_run(site: Site) -> None:
     before = {name: pod["status"]["containerStatuses"][0]["containerID"] for name, pod in site.pods().items()}
-    old = (STATE / "admin.kubeconfig").read_bytes()
+    old = site.admin.read_bytes()
     with site.measured("authority replaced", "red-1", "red-2") as interruption:
         podlane_ca(site, "rotate")
         for step in ("activate", "retire"):
@@ -83,9 +83,9 @@ def test_authority_is_replaced_while_pods_run(site: Site) -> None:
     assert interruption.lost == 0
     assert site.kubectl("get", "nodes", check=False), "the new kubeconfig is accepted"
     new = site.master.path(ADMIN).read_bytes()
-    (STATE / "admin.kubeconfig").write_bytes(old)
+    site.admin.write_bytes(old)
     assert not site.kubectl("get", "nodes", check=False), "the old certificates are refused"
-    (STATE / "admin.kubeconfig").write_bytes(new)
+    site.admin.write_bytes(new)
     site.wait_whole()
     assert before == {name: pod["status"]["containerStatuses"][0]["containerID"] for name, pod in site.pods().items()}
 
@@ -96,5 +96,5 @@ def podlane_ca(site: Site, step: str) -> str:
     output = site.master.run("podlane", "ca", step, *flags, check=False)
     if "Restart the master" in output:
         site.master.run("systemctl", "restart", "podlane-master")
-        (STATE / "admin.kubeconfig").write_bytes(site.master.path(ADMIN).read_bytes())
+        site.admin.write_bytes(site.master.path(ADMIN).read_bytes())
     return output

@@ -207,11 +207,14 @@ class Interruption:
 
 
 class Site:
-    """The running cluster. `nodes` are the nodes by name; the master may be one of them."""
+    """The running cluster. `nodes` are the nodes by name; the master may be one of them.
+
+    `admin` is the copy of the administrator's kubeconfig that `kubectl` uses.
+    """
 
     def __init__(self, master: Machine, nodes: dict[str, Machine], repository: Repository) -> None:
         self.master, self.nodes, self.repository = master, nodes, repository
-        self._admin = STATE / f"{master.name}.kubeconfig"
+        self.admin = STATE / f"{master.name}.kubeconfig"
 
     @property
     def machines(self) -> tuple[Machine, ...]:
@@ -229,6 +232,10 @@ class Site:
         self.wait_ready()
         self.kubectl("create", "namespace", "red")
         self.kubectl("create", "namespace", "blue")
+        self.create_demo()
+
+    def create_demo(self) -> None:
+        """Create the pods of the demo that are not there: in each project one on each node."""
         self.create_pods({f"{project}-{number}": f"node-{number}" for project in PROJECTS for number in (1, 2)})
 
     def create_pods(self, pods: dict[str, str]) -> None:
@@ -253,7 +260,7 @@ class Site:
         address = UNDERLAY.network_address + number
         self.master.shell(f"sed -i 's/^advertiseAddress: .*/advertiseAddress: {address}/' /etc/podlane/master.yaml")
         self.master.run("systemctl", "enable", "--now", "podlane-master")
-        self._admin.write_bytes(self.master.path(ADMIN).read_bytes())
+        self.admin.write_bytes(self.master.path(ADMIN).read_bytes())
 
     def join(self, name: str) -> None:
         """Join a node. The number in its name is two less than that of its address."""
@@ -264,7 +271,7 @@ class Site:
 
     def kubectl(self, *words: str, check: bool = True) -> str:
         """Run kubectl as the administrator, on a host outside of the cluster."""
-        inside = ("ip", "netns", "exec", SWITCH, "kubectl", f"--kubeconfig={self._admin}", "--request-timeout=10s")
+        inside = ("ip", "netns", "exec", SWITCH, "kubectl", f"--kubeconfig={self.admin}", "--request-timeout=10s")
         return call(*inside, *words, check=check)
 
     def pods(self) -> dict[str, dict[str, Any]]:
