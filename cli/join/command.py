@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import datetime
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -44,6 +45,7 @@ SDN_CONFIG, AGENT_CONFIG = "/etc/podlane/sdn.yaml", "/etc/podlane/node-agent.yam
 POLL_SECONDS = 0.25
 DEFAULT_TIMEOUT_SECONDS = 300.0
 UNAUTHORIZED = 401
+MAX_TOKEN_BYTES = 1000
 
 
 class JoinError(Exception):
@@ -77,7 +79,12 @@ class Plan:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `podlane join`."""
     parser.add_argument("server", metavar="URL", help="the master, https://HOST:PORT")
-    parser.add_argument("--token", metavar="ID.SECRET", required=True, help="token of `podlane node token`")
+    parser.add_argument(
+        "--token",
+        metavar="ID.SECRET",
+        required=True,
+        help="token of `podlane node token`; -: from standard input, as others see the arguments",
+    )
     parser.add_argument(
         "--ca-hash",
         metavar="HASH",
@@ -108,11 +115,17 @@ def _address(text: str) -> IPv4Address:
 def join_command(arguments: argparse.Namespace) -> int:
     """Join. Returns the exit code. Raises UsageError, JoinError and HostError."""
     server, hashes = arguments.server.rstrip("/"), tuple(dict.fromkeys(arguments.ca_hash))
-    if problems := [*checks.argument_problems(server, arguments.token, hashes)]:
+    token = _token_of_stdin() if arguments.token == "-" else arguments.token
+    if problems := [*checks.argument_problems(server, token, hashes)]:
         raise UsageError("\n".join(problems))
-    request = Request(server, arguments.token, hashes, arguments.name, arguments.address, arguments.timeout)
+    request = Request(server, token, hashes, arguments.name, arguments.address, arguments.timeout)
     join(request, Host(), Progress())
     return 0
+
+
+def _token_of_stdin() -> str:
+    """Return the first line of standard input."""
+    return sys.stdin.buffer.readline(MAX_TOKEN_BYTES).decode(errors="replace").strip()
 
 
 def join(request: Request, host: Host, progress: Callable[[str], None]) -> None:

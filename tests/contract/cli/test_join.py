@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import io
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -69,6 +70,10 @@ def node(server: ApiServer, name: str) -> dict[str, object]:
     return SyncClient(server.kubeconfig).get(f"{NODES}/{name}")
 
 
+def standard_input(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+
+
 def test_printed_line_joins_a_host(
     server: ApiServer, make_host: MakeHost, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,8 +82,15 @@ def test_printed_line_joins_a_host(
     assert words[:2] == ["podlane", "join"]
     host = make_host()
     monkeypatch.setattr("cli.join.command.Host", lambda: host)
+    option = words.index("--token") + 1
+    token, words[option] = words[option], "-"
+    standard_input(monkeypatch, f"{token[:-1]}\n")
+    assert main([*words[1:], "--timeout=15"]) == 2
+    assert "--token is not of the form ID.SECRET" in capsys.readouterr().err
+    standard_input(monkeypatch, f"{token}\nmore\n")
     assert main([*words[1:], "--timeout=15"]) == 0
     assert "node debian is Ready" in capsys.readouterr().out
+    words[option] = token
     assert node(server, "debian")
     for name in ("sdn", "node-agent"):
         text = host.read(f"/etc/podlane/{name}.yaml")
