@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -10,12 +11,13 @@ from ipaddress import IPv4Network
 
 import pytest
 
-from tests.testbed.documents import INSTALLATION, NEWCOMER, refusal, runnable, scripts, sections
+from tests.testbed.documents import INSTALLATION, NEWCOMER, PACKAGES, refusal, runnable, scripts, sections
 from tests.testbed.hosts.machine import ENVIRONMENT, Machine
-from tests.testbed.hosts.site import SOURCE, UNDERLAY, copy_clone, machine, write_underlay
+from tests.testbed.hosts.repository import ON_MACHINES
+from tests.testbed.hosts.site import SOURCE, UNDERLAY, Site, copy_clone, machine, write_underlay
 
 DOCUMENTED = IPv4Network("10.245.2.0/24")
-PACKAGES = "PIP_NO_INDEX=1 PIP_FIND_LINKS=/root/wheels"
+PIP_OPTIONS = "PIP_NO_INDEX=1 PIP_FIND_LINKS=/root/wheels"
 
 
 @pytest.fixture
@@ -46,7 +48,7 @@ def bash(host: Machine, script: str) -> subprocess.CompletedProcess[str]:
 def test_every_step_of_readme_succeeds(newcomer: Machine) -> None:
     """Packages come by the network of this host, which the machine's own does not reach: they are installed before."""
     begin = time.monotonic()
-    newcomer.shell(f"cd /{SOURCE}; {PACKAGES} make install 2>&1", online=True)
+    newcomer.shell(f"cd /{SOURCE}; {PIP_OPTIONS} make install 2>&1", online=True)
     sys.stdout.write(f"\n{time.monotonic() - begin:6.1f} s  packages\n")
     steps = list(scripts(*sections(NEWCOMER)))
     assert steps[0][0].name == "make lab"
@@ -86,9 +88,26 @@ def test_steps_of_installation(place: None) -> None:
         master.remove()
 
 
+def test_steps_of_packages(site: Site) -> None:
+    """Both roles on a bare machine that has the repository in a folder, with the lists of Debian as they are now."""
+    host = machine("docpackages")
+    try:
+        shutil.copytree(site.repository.layer / ON_MACHINES, host.root / ON_MACHINES)
+        shutil.copy("/etc/resolv.conf", host.root / "etc/resolv.conf")
+        host.write("etc/apt/apt.conf.d/yes", 'APT::Get::Assume-Yes "true";\n')
+        host.start()
+        for command in runnable(*sections(PACKAGES)[0]):
+            text = command.text.replace("https://packages.example.org/podlane", f"file:/{ON_MACHINES}")
+            host.shell(f"export DEBIAN_FRONTEND=noninteractive; cd /{ON_MACHINES}; {text} 2>&1", online=True)
+        assert site.repository.current in host.run("dpkg-query", "-W", "podlane-master", "podlane-node")
+        assert "podlane" in host.run("podlane", "--help")
+    finally:
+        host.remove()
+
+
 def online(host: Machine, command: str) -> None:
     """Run a command that loads packages."""
-    host.shell(f"cd /{SOURCE}; {PACKAGES} {command} 2>&1", online=True)
+    host.shell(f"cd /{SOURCE}; {PIP_OPTIONS} {command} 2>&1", online=True)
 
 
 def typed(host: Machine, command: str) -> str:

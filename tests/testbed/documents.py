@@ -94,6 +94,7 @@ MASTER = "contract/apiserver/test_documents.py"
 LAB = "e2e/lab/test_readme.py"
 NEWCOMER = "hosts/test_newcomer.py"
 INSTALLATION = "hosts/test_newcomer.py::test_steps_of_installation"
+PACKAGES = "hosts/test_newcomer.py::test_steps_of_packages"
 VAGRANT = "vm/test_vagrant_up.py"
 
 RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
@@ -101,6 +102,7 @@ RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     (README, "As the administrator"): (NEWCOMER,),
     (README, "As a user of a project"): (LAB, NEWCOMER),
     (README, "Images and pages"): (NEWCOMER,),
+    ("docs/operations/install.md", "Packages"): (PACKAGES,),
     ("docs/operations/install.md", "The first login"): (FIRST_LOGIN,),
     ("docs/operations/install.md", "The master"): (INSTALLATION,),
     ("docs/operations/install.md", "A node"): (INSTALLATION,),
@@ -121,8 +123,6 @@ RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
 }
 """(document, heading) → the tests that run all commands below the heading, but for those of `NOT_RUN`."""
 
-SOURCE = "deb [signed-by=/etc/apt/keyrings/podlane.asc] https://packages.example.org/podlane ./"
-
 NOT_RUN: Mapping[str, str] = {
     "echo '* 10.245.2.0/24' >> /etc/vbox/networks.conf": "changes VirtualBox, which no test has",
     "kubectl create deployment web --image=nginx:1.27 --replicas=2": "an image of the Internet",
@@ -132,11 +132,6 @@ NOT_RUN: Mapping[str, str] = {
     "make test": "runs all tests, this one too",
     "make deb": "minutes; tests/testbed/hosts/repository.py runs its script, and tests/hosts installs the result",
     "make apt-repo": "as `make deb`",
-    "install -m 0644 podlane.asc /etc/apt/keyrings/podlane.asc": "a layer of the machines of tests/hosts has the file",
-    f"echo '{SOURCE}' > /etc/apt/sources.list.d/podlane.list": "as the key; the repository is on the machine",
-    "apt-get update": "tests/hosts reads our repository alone: its machines do not reach Debian's",
-    "apt-get install podlane-master": "tests/testbed/hosts/site.py installs its machines by it",
-    "apt-get install podlane-node": "tests/testbed/hosts/site.py installs its machines by it",
     "apt-get install --allow-downgrades podlane=VERSION podlane-node=VERSION": (
         "needs versions; hosts/test_package_upgrade.py runs it with two"
     ),
