@@ -56,6 +56,14 @@ $(PROMETHEUS): | packages
 	apt-get -qq -o APT::Sandbox::User=root download prometheus; \
 	dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin; rm prometheus_*.deb
 
+VAGRANT := /usr/bin/vagrant
+test: $(VAGRANT)
+
+$(VAGRANT): | packages
+	@echo "installing vagrant, which validates the Vagrantfile, once"
+	@export DEBIAN_FRONTEND=noninteractive; apt-get -qq update; \
+	apt-get -qq install -y --no-install-recommends vagrant vagrant-libvirt >/dev/null
+
 EVENTS ?= 100000
 KILLS ?= 1000
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-WHY_NOT = "" if shutil.which("vagrant") else "vagrant is not installed (`make vagrant` installs it)"
+WHY_NOT = "" if shutil.which("vagrant") else "vagrant is not installed (`make test` installs it)"
 
 
 def vagrant(folder: Path, *words: str, **environment: str) -> str:
