@@ -14,7 +14,7 @@ import pytest
 from tests.testbed.documents import INSTALLATION, NEWCOMER, PACKAGES, refusal, runnable, scripts, sections
 from tests.testbed.hosts.machine import ENVIRONMENT, Machine
 from tests.testbed.hosts.repository import ON_MACHINES
-from tests.testbed.hosts.site import SOURCE, UNDERLAY, Site, copy_clone, machine, write_underlay
+from tests.testbed.hosts.site import SOURCE, UNDERLAY, Site, copy_clone, machine, start_uplink, write_underlay
 
 DOCUMENTED = IPv4Network("10.245.2.0/24")
 PIP_OPTIONS = "PIP_NO_INDEX=1 PIP_FIND_LINKS=/root/wheels"
@@ -70,13 +70,13 @@ def test_steps_of_installation(place: None) -> None:
     try:
         for number, host in enumerate((master, node), 2):
             copy_clone(host)
-            write_underlay(host, number, has_switch=host is node)
+            write_underlay(host, number)
             host.start()
         online(master, install_master)
         for command in start_master:
             typed(master, command)
         online(node, install_node)
-        node.run("systemctl", "restart", "testbed-underlay")
+        start_uplink(node)
         line = typed(master, ask).strip()
         assert line.startswith(f"podlane join https://{UNDERLAY.network_address + 2}:8443 --token ")
         typed(node, line)

@@ -18,6 +18,7 @@ from tests.testbed.hosts.site import (
     copy_clone,
     install_clone,
     machine,
+    start_uplink,
     update,
     write_underlay,
 )
@@ -80,7 +81,7 @@ def solo(site: Site) -> Iterator[Machine]:
         update(host)
         needed = "openvswitch-switch nftables iproute2 busybox-static catatonit tcpdump dbus docker.io python3-venv"
         apt_get(host, "install", "--no-install-recommends", needed)
-        write_underlay(host, NUMBER, has_switch=True)
+        write_underlay(host, NUMBER)
         host.shell("systemctl daemon-reload; systemctl start testbed-underlay")
         yield host
     finally:
@@ -94,6 +95,7 @@ def test_packages_take_over_a_clone_and_leave_nothing(site: Site, solo: Machine)
     assert len(before) > 5000, "the control: there is something to compare"
     install_clone(solo, "master")
     assert "Docker is here already" in install_clone(solo, "node")
+    start_uplink(solo)
     cluster = Site(solo, {NAME: solo}, site.repository)
     cluster.start_master(NUMBER)
     cluster.join(NAME)
@@ -154,6 +156,7 @@ def test_removed_node_has_no_traces_but_configuration_and_state(site: Site) -> N
     assert node.is_active("openvswitch-switch")
     assert json.loads(node.run("cat", DAEMON_JSON)).items() >= OPERATOR_KEYS.items()
     apt_get(node, "install", "podlane-node")
+    start_uplink(node)
     node.run("systemctl", "enable", "--now", "podlane-sdn", "podlane-node-agent")
     site.wait_whole()
     apt_get(node, "purge", "podlane", "podlane-node")

@@ -97,6 +97,10 @@ INSTALLATION = "hosts/test_newcomer.py::test_steps_of_installation"
 PACKAGES = "hosts/test_newcomer.py::test_steps_of_packages"
 VAGRANT = "vm/test_vagrant_up.py"
 
+UPLINK = ("docs/operations/network.md", "The datapath in user space")
+HOSTS = "testbed/hosts/site.py"
+"""Runs its sections before all tests of its tier."""
+
 RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     (README, "Try it: two commands"): (NEWCOMER,),
     (README, "As the administrator"): (NEWCOMER,),
@@ -106,6 +110,7 @@ RUN_BY: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("docs/operations/install.md", "The first login"): (FIRST_LOGIN,),
     ("docs/operations/install.md", "The master"): (INSTALLATION,),
     ("docs/operations/install.md", "A node"): (INSTALLATION,),
+    UPLINK: (HOSTS,),
     ("docs/operations/audit.md", "Audit log"): (MASTER,),
     ("docs/operations/backup.md", "Back up the master"): (MASTER,),
     ("docs/operations/backup.md", "Restore the master"): (MASTER,),
@@ -139,8 +144,6 @@ NOT_RUN: Mapping[str, str] = {
     "podlane join https://10.245.2.2:8443 --token abcdef.0123456789abcdef --ca-hash sha256:7c2e...": (
         "an example of the line that `podlane node token` prints, which hosts/test_newcomer.py runs"
     ),
-    "echo LINK=eth0 > /etc/podlane/uplink.conf": "changes the host; net/node/test_uplink.py does it in a namespace",
-    "systemctl enable --now podlane-uplink": "as the file; net/node/test_uplink.py runs what the unit runs",
     "podlane image load app:v2 saved.tar": "needs images of the reader; tests/e2e/lab/test_image_load.py has some",
     "podlane image load app:v2 --node node-2": "needs images of the reader; tests/e2e/lab/test_image_load.py has some",
 }

@@ -18,8 +18,8 @@ from typing import Any
 from lab.connectivity import Matrix, Probe, measure
 from lab.images import load
 from lab.process import LabError
-from lab.topology import UNDERLAY_BRIDGE
 from lab.underlay import kernel_has_datapath
+from tests.testbed.documents import UPLINK, runnable
 from tests.testbed.hosts.machine import BASE, ROOT, WHEELS, Machine, call
 from tests.testbed.hosts.repository import SOURCES, Repository, make_repository
 from tests.testbed.traffic import Ping
@@ -41,32 +41,23 @@ READY_SECONDS = 120.0
 UNDERLAY_UNIT = """\
 [Unit]
 Description=address of this machine
-After=ovs-vswitchd.service
-PartOf=ovs-vswitchd.service
 Before=network-online.target
 [Service]
 Type=oneshot
 RemainAfterExit=yes
 ExecStart=/etc/podlane-testbed-underlay
 [Install]
-WantedBy=network-online.target multi-user.target ovs-vswitchd.service
+WantedBy=network-online.target multi-user.target
 """
 ADDRESS_SCRIPT = """\
-ip addr replace {address}/{length} dev {device}
-ip link set {device} up
+#!/bin/sh -e
+ip addr replace {address}/{length} dev eth0
+ip link set eth0 up
 ip route replace default via {outside}
 while read -r word resolver; do
     [ "$word" != nameserver ] || ip route replace unreachable "$resolver"
 done < /etc/resolv.conf
 """
-BRIDGE_SCRIPT = """\
-vsctl="ovs-vsctl --timeout=30"
-$vsctl --may-exist add-br {device} -- --may-exist add-port {device} eth0 \\
-    -- set bridge {device} datapath_type=netdev other_config:hwaddr=$(cat /sys/class/net/eth0/address)
-until ip link show {device} >/dev/null; do sleep 0.05; done
-"""
-ROUTE_SCRIPT = "ovs-appctl ovs/route/add {network} {device}\n"
-"""With the userspace datapath the network card is a port of a bridge that has the address, as lab/underlay.py says."""
 
 OPERATOR_KEYS = {"log-level": "warn"}
 """What an operator has written into Docker's settings before the installation."""
@@ -224,8 +215,10 @@ class Site:
     def setup(self) -> None:
         """Start all machines, and join the nodes."""
         for number, host in enumerate(self.machines, 2):
-            write_underlay(host, number, has_switch=host is not self.master)
+            write_underlay(host, number)
         self.start(self.machines)
+        for host in self.nodes.values():
+            start_uplink(host)
         self.start_master(2)
         with ThreadPoolExecutor() as threads:
             list(threads.map(self.join, self.nodes))
@@ -369,25 +362,24 @@ def container_id(pod: dict[str, Any]) -> str:
     return str(pod["status"]["containerStatuses"][0]["containerID"]).removeprefix("docker://")
 
 
-def write_underlay(host: Machine, number: int, *, has_switch: bool) -> None:
-    """Write the unit that gives a machine its address at each start, and at each start of its switch."""
-    has_bridge = has_switch and not kernel_has_datapath()
-    script = "#!/bin/sh -e\n" + (BRIDGE_SCRIPT if has_bridge else "") + ADDRESS_SCRIPT
-    script += ROUTE_SCRIPT if has_bridge else ""
-    values = {
-        "address": UNDERLAY.network_address + number,
-        "length": UNDERLAY.prefixlen,
-        "device": UNDERLAY_BRIDGE if has_bridge else "eth0",
-        "network": UNDERLAY,
-        "outside": OUTSIDE,
-    }
-    host.write("etc/podlane-testbed-underlay", script.format(**values), 0o755)
+def write_underlay(host: Machine, number: int) -> None:
+    """Write the unit that gives a machine its address at each start."""
+    address = UNDERLAY.network_address + number
+    script = ADDRESS_SCRIPT.format(address=address, length=UNDERLAY.prefixlen, outside=OUTSIDE)
+    host.write("etc/podlane-testbed-underlay", script, 0o755)
     host.write("etc/systemd/system/testbed-underlay.service", UNDERLAY_UNIT)
-    targets = ("network-online.target", "multi-user.target", *(("ovs-vswitchd.service",) if has_switch else ()))
-    for target in targets:
+    for target in ("network-online.target", "multi-user.target"):
         folder = host.root / f"etc/systemd/system/{target}.wants"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "testbed-underlay.service").symlink_to("../testbed-underlay.service")
+
+
+def start_uplink(host: Machine) -> None:
+    """Give the address to a bridge of the switch, as network.md says, if the datapath is in user space."""
+    if not kernel_has_datapath():
+        for command in runnable(*UPLINK):
+            host.shell(command.text)
+        assert host.is_active("podlane-uplink")
 
 
 @contextlib.contextmanager
