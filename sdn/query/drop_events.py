@@ -239,11 +239,13 @@ class DropEvents:
         Returns False if the API server could not be reached.
         """
         pod = packet.pod
+        if not await self._write(_pod_reference(pod), refused_message(pod)):
+            return False
         log.info(
             "packet of another project dropped",
             extra={"pod": f"{pod.namespace}/{pod.name}", "vnid": packet.vnid, "from": str(packet.node)},
         )
-        return await self._write(_pod_reference(pod), refused_message(pod))
+        return True
 
     async def _write(self, about: ObjectReference, message: str) -> bool:
         """Return False if the API server could not be reached."""

@@ -93,7 +93,7 @@ def dropped_packets(text: str, pods: Mapping[str, PodIdentity]) -> Iterator[Drop
 
 def refused_packets(text: str, pods: Mapping[str, PodIdentity]) -> Iterator[RefusedPacket]:
     """Yield the different packets from other nodes to pods that are dropped here, few of each pod."""
-    by_address = {pod.address: pod for pod in pods.values()}
+    by_address = {str(pod.address): pod for pod in pods.values()}
     return _few_of_each_pod(_refused_packet(line, by_address) for line in text.splitlines() if _DROP in line)
 
 
@@ -120,11 +120,11 @@ def _dropped_packet(line: str, pods: Mapping[str, PodIdentity]) -> DroppedPacket
     return DroppedPacket(pod, IPv4Address(destination[1]), name, number)
 
 
-def _refused_packet(line: str, pods: Mapping[IPv4Address, PodIdentity]) -> RefusedPacket | None:
+def _refused_packet(line: str, pods: Mapping[str, PodIdentity]) -> RefusedPacket | None:
     tunnel, destination = _TUNNEL.search(line), _DESTINATION.search(line)
     if tunnel is None or tunnel[3] not in (None, _EXACT) or destination is None or destination[2] not in (None, _EXACT):
         return None
-    pod = pods.get(IPv4Address(destination[1]))
+    pod = pods.get(destination[1])
     return None if pod is None else RefusedPacket(pod, IPv4Address(tunnel[2]), int(tunnel[1], 16))
 
 
