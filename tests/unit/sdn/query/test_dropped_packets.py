@@ -89,10 +89,13 @@ def test_dropped_packet_is_read_from_a_flow(flow: str, expected: list[DroppedPac
 
 
 FROM_NODE_2 = (
-    "recirc_id(0),tunnel(tun_id=0xa,src=10.245.2.4,dst=10.245.2.3,ttl=64/0,tp_src=5/0,tp_dst=4789/0,"
-    "flags(-df-csum+key)),in_port(vxlan_sys_4789),packet_type(ns=0,id=0),eth_type(0x0800),"
+    "tunnel(tun_id=0xa,src=10.245.2.4,dst=10.245.2.3,flags(-df-csum+key)),recirc_id(0),in_port(vxlan_sys_4789),"
+    "packet_type(ns=0,id=0),eth_type(0x0800),"
 )
-TO_WEB = f"{FROM_NODE_2}ipv4(src=10.128.4.7/255.255.254.0,dst=10.128.2.3,frag=no){END}"
+TO_WEB = (
+    f"{FROM_NODE_2}ipv4(src=10.128.4.7/255.255.254.0,dst=10.128.2.3,proto=6,frag=no),tcp(src=52882/0x8000), "
+    "packets:4, bytes:296, used:0.533s, flags:S, actions:drop\n"
+)
 NODE_2 = IPv4Address("10.245.2.4")
 
 
@@ -100,7 +103,7 @@ NODE_2 = IPv4Address("10.245.2.4")
     ("flow", "expected"),
     [
         (TO_WEB, [RefusedPacket(WEB, NODE_2, 10)]),
-        (TO_WEB.replace("ttl=64/0,tp_src=5/0,tp_dst=4789/0,", ""), [RefusedPacket(WEB, NODE_2, 10)]),
+        (TO_WEB.replace("flags(", "ttl=64/0,tp_src=5/0,tp_dst=4789/0,flags("), [RefusedPacket(WEB, NODE_2, 10)]),
         (
             TO_WEB.replace("0xa,src=10.245.2.4", "0xa/0xffffffffffffffff,src=10.245.2.4/255.255.255.255"),
             [RefusedPacket(WEB, NODE_2, 10)],
