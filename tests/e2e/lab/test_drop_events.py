@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import pytest
+
 from tests.testbed.lab.cluster import Cluster
 from tests.testbed.lab.manifests import namespace, pod
 from tests.testbed.wait import wait_until
@@ -103,20 +105,29 @@ spec: {{selector: {{app: none}}, ports: [{{port: 80}}]}}
 """
 
 
-def test_receiver_on_another_node_and_services_get_events(cluster: Cluster) -> None:
-    """Positive control: a pod and a service that are reached at the same time have no event."""
+PROJECTS = ("drops-a", "drops-b")
+
+
+@pytest.fixture
+def two_projects(cluster: Cluster) -> Iterator[Cluster]:
+    """Provide drops-a with a client and, on another node, a pod; there drops-b has a pod, too. Both have a service."""
     pods = (("drops-a", "client", "node-1"), ("drops-a", "reached", "node-2"), ("drops-b", "refused", "node-2"))
-    projects = ("drops-a", "drops-b")
-    cluster.apply("".join(map(namespace, projects)))
-    cluster.apply(
-        "".join(pod(name, project, node) for project, name, node in pods) + "".join(map(SERVICE.format, projects))
-    )
+    cluster.apply("".join(map(namespace, PROJECTS)))
+    manifests = (pod(name, project, node, grace=0) for project, name, node in pods)
+    cluster.apply("".join((*manifests, *map(SERVICE.format, PROJECTS))))
     for project, name, _ in pods:
         cluster.wait_running(project, name)
+    yield cluster
+    cluster.kubectl("delete", "namespace", *PROJECTS)
+
+
+def test_receiver_on_another_node_and_services_get_events(two_projects: Cluster) -> None:
+    """Positive control: a pod and a service that are reached at the same time have no event."""
+    cluster = two_projects
     foreign, own = cluster.address("drops-b", "refused"), service_address(cluster, "drops-a")
     targets = (foreign, f"{own}:81", service_address(cluster, "drops-b"))
     reached = (cluster.address("drops-a", "reached"), service_address(cluster, "default"))
-    refused, services = ("Pod", "drops-b", "refused"), [("Service", project, "demo") for project in projects]
+    refused, services = ("Pod", "drops-b", "refused"), [("Service", project, "demo") for project in PROJECTS]
     with connecting(cluster, ("drops-a", "client"), *targets, *reached):
         for about in (refused, *services):
             wait_until(lambda about=about: messages_on(cluster, *about), f"{about} has an event")  # type: ignore[misc]
@@ -136,7 +147,6 @@ def test_receiver_on_another_node_and_services_get_events(cluster: Cluster) -> N
     described = cluster.kubectl("-n", "drops-b", "describe", "pod", "refused").stdout
     assert "packets from a pod of another project" in described
     assert cluster.address("drops-a", "client") not in described
-    cluster.kubectl("delete", "namespace", *projects, "--wait=false")
 
 
 def service_address(cluster: Cluster, project: str) -> str:
