@@ -28,7 +28,7 @@ _DESTINATION = re.compile(r"ipv4\((?:[^()]*,)?dst=([0-9.]{7,15})(/[0-9.]+)?[,)]"
 _PROTOCOL = re.compile(r"ipv4\((?:[^()]*,)?proto=(\d{1,3})[,)]")
 _PORT = re.compile(r"(?:tcp|udp)\((?:[^()]*,)?dst=(\d{1,5})(/[0-9xa-f]+)?[,)]")
 _TUNNEL = re.compile(r"tunnel\((?:[^()]*,)?tun_id=0x([0-9a-f]{1,8})(?:/0xf+)?,src=([0-9.]{7,15})(/[0-9.]+)?,")
-_ESTABLISHED = re.compile(r"ct_state\([^()]*\+(?:est|rel)")
+_NOT_FIRST = re.compile(r"ct_state\([^()]*(?:-new|\+est|\+rel)")
 _PROTOCOLS = {"1": "icmp", "6": "tcp", "17": "udp"}
 _EXACT = "/255.255.255.255"
 
@@ -85,8 +85,9 @@ def dropped_packets(text: str, pods: Mapping[str, PodIdentity]) -> Iterator[Drop
     """Yield the different IPv4 packets of pods that are dropped, few of each pod.
 
     `text` is the output of `dpctl/dump-flows --names`, `pods` are the pods by interface. A flow that covers more than
-    one destination is skipped: which address the pod has used is not known. So are packets of connections to services:
-    they have the address of an endpoint, which the client has not used, and may not know.
+    one destination is skipped: which address the pod has used is not known. So are all but the first packets of
+    connections to services: they have the address of an endpoint, which the client has not used, and may not know, or
+    are of a connection that the node has forgotten.
     """
     return _few_of_each_pod(_dropped_packet(line, pods) for line in text.splitlines() if _DROP in line)
 
@@ -112,7 +113,7 @@ def _few_of_each_pod(packets: Iterable[P | None]) -> Iterator[P]:
 def _dropped_packet(line: str, pods: Mapping[str, PodIdentity]) -> DroppedPacket | None:
     in_port, destination = _IN_PORT.search(line), _DESTINATION.search(line)
     pod = pods.get(in_port[1]) if in_port is not None else None
-    if pod is None or destination is None or destination[2] not in (None, _EXACT) or _ESTABLISHED.search(line):
+    if pod is None or destination is None or destination[2] not in (None, _EXACT) or _NOT_FIRST.search(line):
         return None
     protocol, port = _PROTOCOL.search(line), _PORT.search(line)
     number = int(port[1]) if port is not None and port[2] in (None, "/0xffff") else 0

@@ -77,15 +77,19 @@ def packet(target: str, protocol: str = "icmp", port: int = 0) -> DroppedPacket:
         (f"recirc_id(0),in_port(eth0),eth_type(0x0800),ipv4(dst=10.128.2.2,proto=6,frag=no){END}", []),
         (f"recirc_id(0),in_port(veth1),eth_type(0x0806),arp(sip=10.128.2.3,tip=10.128.2.77,op=1){END}", []),
         (f"recirc_id(0),in_port(veth1),eth_type(0x86dd),ipv6(frag=no){END}", []),
-        (
-            f"ct_state(-new+est-rel+trk),recirc_id(0x16),in_port(veth1),eth_type(0x0800),"
-            f"ipv4(dst=10.128.2.2,proto=6,frag=no){END}",
-            [],
-        ),
     ],
 )  # fmt: skip
 def test_dropped_packet_is_read_from_a_flow(flow: str, expected: list[DroppedPacket]) -> None:
     assert list(dropped_packets(f"flow-dump from the main thread:\n{flow}{flow}", PODS)) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "is_reported"),
+    [("+new-est-rel+trk", True), ("+est-rel+trk", False), ("+rel+trk", False), ("-new-est-rel+trk", False)],
+)
+def test_only_first_packets_of_connections_to_services_are_reported(state: str, is_reported: bool) -> None:
+    line = f"ct_state({state}),recirc_id(0x1),in_port(veth1),eth_type(0x0800),ipv4(dst=10.128.2.2,proto=6,frag=no){END}"
+    assert list(dropped_packets(line, PODS)) == ([packet("10.128.2.2")] if is_reported else [])
 
 
 FROM_NODE_2 = (
