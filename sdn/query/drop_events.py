@@ -60,6 +60,9 @@ MAX_FLOWS = 5_000
 PAUSE_FACTOR = 1_000.0
 """The pause after a sample is this many times as long as the sample took, if that is longer than SAMPLE_SECONDS."""
 
+MAX_SECONDS_PER_FLOW = 1e-4
+"""Seconds for which the switch is busy with one flow, at most. A dump that took longer has waited for the processor."""
+
 MAX_TRACES, MAX_TRACES_PER_POD = 8, 2
 """Packets of one sample whose reason is looked up."""
 
@@ -166,14 +169,14 @@ class DropEvents:
                 log.debug("dropped packets not sampled", extra={"error": str(error)})
 
     async def _sample(self) -> float:
-        """Read the flows, and report the packets. Return the seconds for which the switch was busy with it."""
+        """Read the flows, and report the packets. Return the seconds for which the switch was busy with it, at most."""
         network = self._state.network
         size = datapath_size(await self._appctl.datapaths())
         if network is None or size is None or size.flows > MAX_FLOWS:
             return 0.0
         start = time.monotonic()
         text = await self._appctl.datapath_flows(size.name)
-        duration = time.monotonic() - start
+        duration = min(time.monotonic() - start, MAX_SECONDS_PER_FLOW * size.flows)
         pods = self._attacher.pods_by_interface()
         refused: list[RefusedPacket] = []
         for packet in self._dropped.select(dropped_packets(text, pods), time.monotonic()):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import time
 from collections import Counter
 from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
@@ -487,6 +489,14 @@ async def test_large_datapath_is_not_read(count: int, reads: int) -> None:
     switch, client = FakeSwitch(FLOW, count), FakeClient()
     await drop_events(switch, client)._sample()
     assert switch.reads == reads
+
+
+async def test_sample_that_waits_for_the_processor_does_not_delay_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = itertools.count(0.0, 0.05)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    few, many = [await drop_events(FakeSwitch("", count), FakeClient())._sample() for count in (57, MAX_FLOWS)]
+    assert pause_after(few) == SAMPLE_SECONDS
+    assert pause_after(many) == pytest.approx(50.0)
 
 
 def test_sampling_takes_a_thousandth_of_the_time() -> None:
