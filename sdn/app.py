@@ -146,6 +146,7 @@ async def serve(settings: Settings) -> None:
                 attacher=attacher,
                 appctl=OvsAppctl(ovs_rundir),
                 trace=queries.trace,
+                service_map=services.service_map,
             ),
         )
         try:

@@ -86,9 +86,25 @@ class NodeRestriction(AdmissionPlugin):
                 else creation_denial(obj, node, own_node.metadata.uid)
             )
         if isinstance(obj, Event) and not request.resource.group:
-            is_own = obj.source.host == node
-            return None if is_own else f"node {node} may only write events with itself as source.host"
+            return _event_denial(node, obj, objects)
         return _name_denial(node, obj)
+
+
+def _event_denial(node: str, event: Event, objects: Transaction) -> str | None:
+    """Return why the node may not create this event; None if it may. Object and source of an event do not change.
+
+    It may be about a pod that is gone, because the last events of a pod come late. Services are of no node.
+    """
+    if event.source.host != node:
+        return f"node {node} may only write events with itself as source.host"
+    about = event.involved_object
+    if about.kind != Pod.KIND:
+        return None
+    pod = objects.get(Key(group_resource(Pod), about.namespace, about.name))
+    is_about_pod = pod is not None and about.uid in ("", pod.metadata.uid)
+    if is_about_pod and pod.spec.node_name != node:
+        return f"node {node} may only write events about pods that are bound to it"
+    return None
 
 
 def _name_denial(node: str, obj: Any) -> str | None:

@@ -12,7 +12,7 @@ from api.core.auth import BoundObjectReference, TokenRequest, TokenRequestSpec
 from api.core.events import Event, EventSource
 from api.core.node import Lease, Node, NodeSpec, Taint
 from api.core.pod import Pod, PodSpec
-from api.meta.types import Object, ObjectMeta, OwnerReference
+from api.meta.types import Object, ObjectMeta, ObjectReference, OwnerReference
 from master.admission.node_restriction import NodeRestriction, check_token_request, node_restriction_denial
 from master.admission.plugin import AdmissionRequest, Operation
 from master.auth.attributes import User
@@ -120,12 +120,16 @@ MIRROR = Pod(
 
 
 class Objects:
-    """The stored objects: the Node n1 with this uid, or none."""
+    """The stored objects: the pod red/far of another node, and the Node n1 with this uid, or none."""
 
     def __init__(self, node_uid: str) -> None:
         self._node_uid = node_uid
 
-    def get(self, key: Key) -> Node | None:
+    def get(self, key: Key) -> Node | Pod | None:
+        if key.resource == group_resource(Pod):
+            own, far = (replace(MIRROR, spec=PodSpec(node_name=node)) for node in ("n1", "n2"))
+            pods = {"p": own, "far": replace(far, metadata=replace(far.metadata, uid="u2"))}
+            return pods.get(key.name) if key.namespace == "red" else None
         assert key == Key(group_resource(Node), "", "n1")
         return Node(metadata=ObjectMeta(name="n1", uid=self._node_uid)) if self._node_uid else None
 
@@ -157,8 +161,29 @@ def named(kind: type[Object], name: str, namespace: str = "") -> Any:
     return kind(metadata=ObjectMeta(name=name, namespace=namespace))
 
 
-def event(host: str) -> Event:
-    return Event(metadata=ObjectMeta(name="p.1", namespace="red"), source=EventSource(host=host))
+def event(host: str, kind: str = "Node", name: str = "n1", uid: str = "") -> Event:
+    about = ObjectReference(kind=kind, namespace="red", name=name, uid=uid)
+    meta = ObjectMeta(name="p.1", namespace="red")
+    return Event(metadata=meta, involved_object=about, source=EventSource(host=host))
+
+
+ABOUT_OTHERS_POD = "node n1 may only write events about pods that are bound to it"
+
+
+@pytest.mark.parametrize(
+    ("name", "uid", "reason"),
+    [
+        ("p", "", ""),
+        ("far", "", ABOUT_OTHERS_POD),
+        ("far", "u2", ABOUT_OTHERS_POD),
+        ("far", "of a pod before it", ""),
+        ("gone", "u3", ""),
+    ],
+)
+def test_a_node_writes_events_about_its_own_pods(name: str, uid: str, reason: str) -> None:
+    message = denial(event("n1", "Pod", name, uid))
+    assert message.endswith(reason) if reason else not message
+    assert denial(event("n1", "Service", name, uid)) == ""
 
 
 @pytest.mark.parametrize(
