@@ -34,7 +34,11 @@ _PLAIN: Mapping[type[inspect.Type], Document] = {
     inspect.FloatType: {"type": "number", "format": "double"},
     inspect.StrType: {"type": "string"},
     inspect.BytesType: {"type": "string", "format": "byte"},
+    inspect.AnyType: {"x-kubernetes-preserve-unknown-fields": True},
 }
+"""`kubectl explain` fails at an empty schema, so any value has one that says nothing."""
+
+_LISTS = (inspect.VarTupleType, inspect.ListType)
 
 
 _QUOTED = re.compile(r"`(\w+)`")
@@ -117,7 +121,7 @@ def _nested_types(info: inspect.Type) -> tuple[inspect.Type, ...]:
         return tuple(field.type for field in info.fields)
     if isinstance(info, inspect.Metadata):
         return (info.type,)
-    if isinstance(info, inspect.VarTupleType):
+    if isinstance(info, _LISTS):
         return (info.item_type,)
     if isinstance(info, inspect.DictType):
         return (info.value_type,)
@@ -165,9 +169,9 @@ def _schema(info: inspect.Type) -> Document:
         return {"allOf": [{"$ref": REFERENCE + info.cls.__name__}]}
     if isinstance(info, inspect.DictType):
         return {"type": "object", "additionalProperties": _schema(info.value_type)}
-    if isinstance(info, inspect.VarTupleType):
+    if isinstance(info, _LISTS):
         return {"type": "array", "items": _schema(info.item_type)}
-    return dict(_PLAIN.get(type(info), {}))
+    return dict(_PLAIN[type(info)])
 
 
 def _union(info: inspect.UnionType) -> Document:

@@ -242,6 +242,9 @@ def test_explain_shows_the_fields(kubectl: RunKubectl) -> None:
     assert "hostIP\t<string>" in reported
     assert "A request of a project for storage." in kubectl("explain", "pvc").stdout
     assert "netid\t<integer>" in kubectl("explain", "netnamespaces").stdout
+    assert "overhead\t<Object>" in kubectl("explain", "pod.spec").stdout
+    assert "resizePolicy" in kubectl("explain", "pod", "--recursive").stdout
+    assert "managedFields" in kubectl("explain", "deployment.metadata").stdout
     assert 'field "nothing" does not exist' in kubectl("explain", "pod.nothing", code=1).stderr
 
 

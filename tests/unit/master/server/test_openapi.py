@@ -38,6 +38,18 @@ def test_openapi_references_are_contained_in_the_document(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
+def test_openapi_fields_have_a_schema(path: str) -> None:
+    """`kubectl explain` fails at a field with an empty one."""
+    schemas = document(path)["components"]["schemas"]
+    fields = {
+        (name, field): kept for name, kind in schemas.items() for field, kept in kind.get("properties", {}).items()
+    }
+    assert len(fields) > 20
+    inner = [schema.get("items", schema.get("additionalProperties", schema)) for schema in fields.values()]
+    assert {} not in (*fields.values(), *inner)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
 def test_openapi_operations_are_unique_and_declare_path_parameters(path: str) -> None:
     seen = []
     for route, path_item in document(path)["paths"].items():
