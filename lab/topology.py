@@ -74,6 +74,11 @@ class Site:
         """A short link to the lab's state: paths of unix sockets may have only 107 characters."""
         return Path(f"/run/{self.prefix}-lab")
 
+    @property
+    def forwarding_mark(self) -> Path:
+        """The file that says that the lab switched forwarding on. It outlives the state directory."""
+        return Path(f"/run/{self.prefix}-lab.forwarding-was-off")
+
 
 SITE = Site("podlane", IPv4Network("10.245.2.0/24"))
 """The site of `make lab`."""
@@ -183,6 +188,11 @@ class Lab:
     def kubeconfig(self) -> Path:
         """The administrator's kubeconfig."""
         return self.root / "kubeconfig"
+
+    @property
+    def command(self) -> Path:
+        """The link to the command podlane, for PATH."""
+        return self.root / "bin" / "podlane"
 
     @property
     def users(self) -> Path:

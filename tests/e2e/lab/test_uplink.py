@@ -171,11 +171,11 @@ try:
     for lab in labs:
         uplink.connect(lab)
     for lab in labs:
-        uplink.disconnect(lab.site, lab.root)
+        uplink.disconnect(lab.site)
         print(uplink.FORWARDING.read_text().strip())
 finally:
     for lab in labs:
-        (lab.root / uplink.FORWARDED).unlink(missing_ok=True)
+        lab.site.forwarding_mark.unlink(missing_ok=True)
         lab.root.rmdir()
 """
 
