@@ -48,8 +48,8 @@ def succeeds(*command: str) -> bool:
 
 
 def log(text: str) -> None:
-    """Write a line with the time of day to the log of this process."""
-    sys.stderr.write(f"{datetime.now(UTC):%H:%M:%S} {text}\n")
+    """Write a line with its time (RFC 3339) to the log of this process."""
+    sys.stderr.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {text}\n")
     sys.stderr.flush()
 
 

@@ -38,6 +38,7 @@ from lab.topology import (
     OVS_SCHEMA,
     PLUGINS,
     REGISTRY,
+    REGISTRY_NAMES,
     SITE,
     SIZE,
     Lab,
@@ -209,7 +210,7 @@ def _make_directories(lab: Lab, state: Path) -> None:
         for folder in (node.ovs, node.root / "log", node.root / "manifests", node.root / "docker-run"):
             folder.mkdir(parents=True)
         (node.root / "docker.json").write_text(settings)
-        registries = f"localRegistries: [{REGISTRY!r}]\n" if lab.registry else ""
+        registries = f"localRegistries: {json.dumps(REGISTRY_NAMES)}\n" if lab.registry else ""
         (node.root / "node-agent.yaml").write_text(f"# Further settings of this node's agent.\n{registries}")
         run("ovsdb-tool", "create", str(node.ovs / "conf.db"), OVS_SCHEMA)
 

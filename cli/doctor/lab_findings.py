@@ -48,7 +48,7 @@ def _in_lab(finding: Finding, lab: Lab, name: str, folder: Path) -> Finding:
 
 
 def _command(finding: Finding, lab: Lab, name: str, folder: Path) -> str:
-    command = finding.command
+    command = finding.command.partition(" && journalctl --vacuum")[0]
     program, _, rest = command.partition(" ")
     place = _node(lab, name, command.partition("  # on the host ")[2])
     if "podlane node " in command:
