@@ -148,7 +148,7 @@ def _count_nodes(lab: Lab) -> str:
 def _make(lab: Lab, state: Path, progress: Progress) -> None:
     """Create the lab and wait for ready nodes. On failure, remove it."""
     if has_traces(state, lab.site):
-        progress("removing the remains of an earlier lab")
+        progress("removing the remains of an earlier lab, with its objects and volumes")
         remove(state, lab.site)
     _refuse_taken_addresses(lab.site)
     try:
