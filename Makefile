@@ -24,8 +24,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: lab
-lab: install ## start a cluster of 3 nodes on this machine and show which pods reach each other (NODES=, PLUGIN=)
-	@$(BIN)/podlane lab up --nodes $(NODES) --plugin $(PLUGIN)
+lab: install ## start a cluster of 3 nodes on this machine and show which pods reach each other (NODES=, PLUGIN=, REGISTRY=1)
+	@$(BIN)/podlane lab up --nodes $(NODES) --plugin $(PLUGIN) $(if $(REGISTRY),--registry)
 
 .PHONY: lab-down
 lab-down: install ## stop the lab and remove everything that it created

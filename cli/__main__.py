@@ -147,16 +147,16 @@ def _lab_down(_: argparse.Namespace) -> int:
 
 
 def _lab_status(_: argparse.Namespace) -> int:
-    return show_lab(STATE)
+    return show_lab()
 
 
 def _lab_load(arguments: argparse.Namespace) -> int:
-    load(running_lab(STATE), arguments.images, Progress())
+    load(running_lab(), arguments.images, Progress())
     return 0
 
 
 def _lab_build(arguments: argparse.Namespace) -> int:
-    build(running_lab(STATE), arguments.folder, arguments.tag, Progress())
+    build(running_lab(), arguments.folder, arguments.tag, Progress())
     return 0
 
 
@@ -165,7 +165,7 @@ def _lab_kubeconfig(arguments: argparse.Namespace) -> int:
 
 
 def _lab_doctor(arguments: argparse.Namespace) -> int:
-    return doctor.lab_doctor(running_lab(STATE), arguments.name, arguments.output)
+    return doctor.lab_doctor(running_lab(), arguments.name, arguments.output)
 
 
 def _completion(arguments: argparse.Namespace) -> int:

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import sys
-import tarfile
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from api.client.client import Client, ClientError, NotFound
@@ -21,7 +15,8 @@ from api.client.kubeconfig import Kubeconfig
 from api.core.node import Node
 from cli import kubeconfig
 from cli.command import InputError, add_command
-from lab.load import saved_archive, warn_of_pulls
+from lab.archives import Archive, check_images, opened
+from lab.load import warn_of_pulls
 from lab.process import Progress
 
 PARALLEL_NODES = 4
@@ -30,8 +25,6 @@ IDLE_SECONDS = 1800.0
 """Time for a node to unpack an archive after its last byte."""
 
 PROGRESS_SECONDS = 5.0
-MAX_MANIFEST_BYTES = 1 << 20
-"""Longest accepted manifest.json of an archive. It has a line for each layer."""
 
 
 def add_commands(parser: argparse.ArgumentParser) -> None:
@@ -47,35 +40,17 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     kubeconfig.add_argument(load)
 
 
-@dataclass(frozen=True, slots=True)
-class Archive:
-    """A file of `docker save`: its size in bytes, and the ID of each image by name."""
-
-    path: Path
-    size: int
-    ids: Mapping[str, str]
-
-    @property
-    def title(self) -> str:
-        """The names of the images."""
-        return ", ".join(self.ids)
-
-
 def _load(arguments: argparse.Namespace) -> int:
     """Load each image onto all nodes. Returns 1 if a node did not get one."""
     progress = Progress()
     administrator = kubeconfig.load(arguments.kubeconfig)
+    check_images(arguments.images)
     failures = 0
     for image in arguments.images:
-        with _archive_file(image) as path:
-            archive = Archive(path, path.stat().st_size, archived_images(path))
+        with opened(image) as archive:
             failures += asyncio.run(_load_archive(administrator, archive, arguments.nodes, progress))
-    warn_of_pulls(arguments.images, progress)
+            warn_of_pulls(archive.ids, progress)
     return 1 if failures else 0
-
-
-def _archive_file(image: str) -> AbstractContextManager[Path]:
-    return contextlib.nullcontext(Path(image)) if Path(image).is_file() else saved_archive(image)
 
 
 async def _load_archive(administrator: Kubeconfig, archive: Archive, wanted: Sequence[str], progress: Progress) -> int:
@@ -153,31 +128,3 @@ def chosen_nodes(nodes: Iterable[Node], wanted: Sequence[str]) -> list[str]:
     if not names:
         raise InputError("no node is ready; `kubectl get nodes` shows them")
     return names
-
-
-def archived_images(archive: Path) -> dict[str, str]:
-    """Return the ID of each named image in an archive of `docker save`, compressed or not.
-
-    Raises InputError if the file is not such an archive, or if none of its images has a name.
-    """
-    try:
-        with tarfile.open(archive) as content:
-            member = content.extractfile("manifest.json")
-            text = b"" if member is None else member.read(MAX_MANIFEST_BYTES + 1)
-        images = _images_of_manifest(json.loads(text))
-    except (tarfile.TarError, EOFError):
-        raise InputError(f"{archive}: not a tar archive; an archive of `docker save` is accepted") from None
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError(f"{archive}: {error}; an archive of `docker save` is accepted") from None
-    if not images:
-        raise InputError(f"{archive}: its images have no names; `docker save NAME` keeps the name")
-    return images
-
-
-def _images_of_manifest(manifest: Any) -> dict[str, str]:
-    """Return the ID of each named image: that of its configuration, HEX.json or blobs/sha256/HEX."""
-    return {
-        str(name): f"sha256:{entry['Config'].rpartition('/')[2].removesuffix('.json')}"
-        for entry in manifest
-        for name in entry["RepoTags"] or ()
-    }

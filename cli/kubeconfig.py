@@ -85,7 +85,7 @@ def default_files(environment: Mapping[str, str], folder: Path, lab: Path) -> Se
     The files of KUBECONFIG are merged. Of the others, the first that exists is read. `folder` is the current directory,
     `lab` that of the running lab.
     """
-    named = _named_files(environment)
+    named = named_files(environment)
     if named:
         return named
     candidates = [home_file(environment), folder / LAB_FILE, Path(ADMIN)]
@@ -105,11 +105,12 @@ def home_file(environment: Mapping[str, str]) -> Path:
 
 def writable_file(environment: Mapping[str, str]) -> Path:
     """Return the file to which new entries go: the first of KUBECONFIG, or ~/.kube/config."""
-    named = _named_files(environment)
+    named = named_files(environment)
     return named[0] if named else home_file(environment)
 
 
-def _named_files(environment: Mapping[str, str]) -> list[Path]:
+def named_files(environment: Mapping[str, str]) -> list[Path]:
+    """Return the files of KUBECONFIG."""
     return [Path(word) for word in environment.get("KUBECONFIG", "").split(os.pathsep) if word]
 
 

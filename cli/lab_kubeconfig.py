@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
-from cli.kubeconfig import writable_file
-from lab.process import LabError
+from cli.kubeconfig import home_file, named_files
 from lab.topology import SITE
+from lab.up import running_lab
 from reconcile import atomic_file
 
 NAME = "podlane-lab"
@@ -19,7 +20,7 @@ NAME = "podlane-lab"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `podlane lab kubeconfig`."""
-    target = "the first file of KUBECONFIG, or ~/.kube/config"
+    target = "the first file of KUBECONFIG that is not the lab's own, or ~/.kube/config"
     parser.add_argument("--merge", action="store_true", help=f"add the context {NAME} to {target}, and make it current")
     parser.add_argument("--overwrite", action="store_true", help="replace entries of these names of another server")
 
@@ -27,14 +28,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace, state: Path) -> int:
     """Print or merge the kubeconfig. Returns the exit code. Raises LabError and BadKubeconfig."""
     source = next((file for file in (state / "kubeconfig", SITE.run_dir / "kubeconfig") if file.exists()), None)
-    if source is None:
-        raise LabError("no lab is up; `make lab` brings one up")
-    lab = Kubeconfig.load(source)
+    lab = Kubeconfig.load(source or running_lab().kubeconfig)
     if arguments.merge:
-        print(merge(lab, writable_file(os.environ), overwrite=arguments.overwrite))
+        file, own = merge_target(os.environ, {state.resolve(), SITE.run_dir.resolve()})
+        print(merge(lab, file, overwrite=arguments.overwrite))
+        for each in own:
+            print(f"{each} of KUBECONFIG is a file of the lab and stays as it is")
     else:
         sys.stdout.write(lab.text(NAME, NAME))
     return 0
+
+
+def merge_target(environment: Mapping[str, str], labs: Collection[Path]) -> tuple[Path, tuple[Path, ...]]:
+    """Return the file to which the lab is added, and the files of KUBECONFIG that are passed over.
+
+    These are in the directories `labs`: they are the lab's own, and those of its users would get the administrator.
+    """
+    named = named_files(environment)
+    own = tuple(file for file in named if any(file.resolve().is_relative_to(lab) for lab in labs))
+    return next((file for file in named if file not in own), home_file(environment)), own
 
 
 def merge(lab: Kubeconfig, file: Path, *, overwrite: bool) -> str:

@@ -74,7 +74,12 @@ class Matrix:
         return tuple(sentences)
 
     def text(self) -> str:
-        """Return a table, rows send and columns receive: `+` reached, `.` isolated as expected, `!` not as expected."""
+        """Return a table, rows send and columns receive: `+` reached, `.` isolated as expected, `!` not as expected.
+
+        Without pods, return a sentence.
+        """
+        if not self.members:
+            return "no demo pods run; `make lab` starts them"
         names = [f"{member.project}/{member.name}" for member in self.members]
         width = max(map(len, names))
         heads = [*(member.name for member in self.members), *map(_head, self.services), OUTSIDE_NAME]

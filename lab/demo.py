@@ -104,13 +104,19 @@ async def nodes_ready(client: Client, lab: Lab) -> Tally:
 
 async def pods_running(client: Client) -> Tally:
     """Count running pods of the demo. For all others, return the reason."""
-    pods = (await client.list(Pod, label_selector="app=demo")).items
+    pods = await _demo_pods(client)
     waiting = tuple(
         f"{pod.metadata.namespace}/{pod.metadata.name} on {pod.spec.node_name}: {pod.status.message or _why(pod)}"
         for pod in pods
         if not (is_ready(pod) and pod.status.pod_ip)
     )
     return Tally(len(pods) - len(waiting), waiting)
+
+
+async def _demo_pods(client: Client) -> tuple[Pod, ...]:
+    """Return the pods of the demo. Pods of other projects may have their label."""
+    labelled = (await client.list(Pod, label_selector="app=demo")).items
+    return tuple(pod for pod in labelled if pod.metadata.namespace in PROJECTS)
 
 
 def _why(thing: Node | Pod) -> str:
@@ -141,7 +147,7 @@ async def show(client: Client, lab: Lab) -> Matrix:
                 [(net_namespace.netname, str(net_namespace.netid)) for net_namespace in net_namespaces],
             )
         )
-    pods = (await client.list(Pod, label_selector="app=demo")).items
+    pods = await _demo_pods(client)
     listed = [
         (p.metadata.namespace, p.metadata.name, p.status.phase, p.status.pod_ip or "-", p.spec.node_name) for p in pods
     ]
@@ -156,12 +162,20 @@ async def show(client: Client, lab: Lab) -> Matrix:
     print("\n" + table(("PROJECT", "SERVICE", "CLUSTER IP"), frontends))
     vnids = {net_namespace.netname: net_namespace.netid for net_namespace in net_namespaces}
     called = [ProbedService(project, vnids.get(project, 0), SERVICE) for project, _, _ in frontends]
-    return await asyncio.to_thread(measure, _members(pods, lab, vnids), called, str(lab.site.outside))
+    return await asyncio.to_thread(measure, members(pods, lab, vnids), called, str(lab.site.outside))
 
 
-def _members(pods: tuple[Pod, ...], lab: Lab, vnids: Mapping[str, int]) -> list[Probe]:
+def members(pods: tuple[Pod, ...], lab: Lab, vnids: Mapping[str, int]) -> list[Probe]:
+    """Return the pods that can send: those that are ready and not being deleted. Pure."""
     sockets = {node.name: str(node.docker_socket) for node in lab.nodes}
-    running = [pod for pod in pods if pod.status.pod_ip and pod.status.container_statuses]
+    running = [
+        pod
+        for pod in pods
+        if is_ready(pod)
+        and pod.status.pod_ip
+        and pod.status.container_statuses
+        and pod.metadata.deletion_timestamp is None
+    ]
     running.sort(key=lambda pod: (PROJECTS.index(pod.metadata.namespace), pod.metadata.name))
     return [
         Probe(

@@ -36,8 +36,8 @@ def _supervisor(site: Site) -> psutil.Process | None:
 
 def has_traces(state: Path, site: Site = SITE) -> bool:
     """Return True if any part of a lab exists."""
-    traces = (state.exists(), site.run_dir.is_symlink(), _namespaces(site), _veths(site), uplink.is_connected(site))
-    return any(traces)
+    traces = (state.exists(), site.run_dir.is_symlink(), site.forwarding_mark.exists(), _namespaces(site), _veths(site))
+    return any(traces) or uplink.is_connected(site)
 
 
 def bring_down(state: Path, site: Site = SITE) -> None:
@@ -59,8 +59,7 @@ def remove(state: Path, site: Site, keep_logs: bool = False) -> None:
         run("ip", "netns", "del", namespace)
     _remove_cgroups(groups)
     remove_pod_cgroups(f"{site.node_namespace}*")
-    for each in directories:
-        uplink.disconnect(site, each)
+    uplink.disconnect(site)
     site.run_dir.unlink(missing_ok=True)
     for each in directories:
         _remove_tree(each, keep_logs)

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 
 from lab.topology import Site
 
@@ -47,9 +48,12 @@ def succeeds(*command: str) -> bool:
 
 
 def log(text: str) -> None:
-    """Write a line with the time of day to the log of this process."""
-    sys.stderr.write(f"{datetime.now(UTC):%H:%M:%S} {text}\n")
+    """Write a line with its time (RFC 3339) to the log of this process."""
+    sys.stderr.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {text}\n")
     sys.stderr.flush()
+
+
+BUSY = "the lab is being brought up or taken down by another command; wait for it"
 
 
 @contextlib.contextmanager
@@ -62,5 +66,11 @@ def exclusive(site: Site) -> Iterator[None]:
         try:
             name.bind(f"\0{site.prefix}-lab")
         except OSError:
-            raise LabError("the lab is being brought up or taken down by another command; wait for it") from None
+            raise LabError(BUSY) from None
         yield
+
+
+def is_held(site: Site) -> bool:
+    """Return True while another command holds the lock of a lab. The lock is not taken (proc_net(5), unix)."""
+    lines = Path("/proc/net/unix").read_text(errors="replace").splitlines()
+    return any(line.endswith(f" @{site.prefix}-lab") for line in lines)

@@ -1,5 +1,7 @@
 """Relays what nodes send to name servers and proxies at loopback addresses to this machine, which runs them.
 
+In an internal lab it is the proxy of Docker instead, and refuses with the reason what Docker asks of registries.
+
 A network namespace has a loopback device of its own: 127.0.0.53 of a node is not the machine's systemd-resolved.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -21,19 +24,23 @@ from urllib.parse import urlsplit
 from pyroute2 import netns
 
 from lab.process import log
-from lab.topology import PROXY_VARIABLES
+from lab.topology import INTERNAL_PROXY, PROXY_VARIABLES, REGISTRY, Lab
 
 DNS_PORT = 53
 MAX_QUESTIONS = 256
 """UDP questions that wait for an answer at one time. Further ones are dropped, as a full queue of the kernel would."""
 
 ANSWER_SECONDS = 10.0
+REFUSAL = (
+    "this lab is internal (podlane lab up --internal), so its nodes reach no registry; "
+    "podlane lab load puts images of this machine onto them"
+)
 CHUNK = 1 << 16
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Endpoint:
-    """A loopback address and port of this machine. `kind` is `tcp` or `udp`."""
+    """A loopback address and port of this machine. `kind` is `tcp`, `udp` or `refuse`."""
 
     kind: str
     address: str
@@ -89,13 +96,12 @@ async def relay(namespaces: Sequence[str], endpoints: Sequence[Endpoint]) -> Non
     ]
     async with asyncio.TaskGroup() as group:
         for endpoint, listener in listeners:
-            serve = _serve_connections if endpoint.kind == "tcp" else _serve_questions
-            group.create_task(serve(listener, endpoint))
+            group.create_task(_SERVERS[endpoint.kind](listener, endpoint))
 
 
 def _listener(namespace: str, endpoint: Endpoint) -> Iterator[socket.socket]:
     """Yield a bound socket of a namespace; none, after a message, if the address is taken there."""
-    kind = socket.SOCK_STREAM if endpoint.kind == "tcp" else socket.SOCK_DGRAM
+    kind = socket.SOCK_DGRAM if endpoint.kind == "udp" else socket.SOCK_STREAM
     netns.pushns(namespace)
     try:
         listener = socket.socket(endpoint.family, kind)
@@ -167,6 +173,28 @@ async def _ask(listener: socket.socket, endpoint: Endpoint, question: bytes, cli
         await loop.sock_sendto(listener, answer, client)
 
 
+async def refuse_requests(listener: socket.socket, _: Endpoint) -> None:
+    """Answer each request to a proxy with the reason why there is none. Docker shows the words of the status line."""
+    body = json.dumps({"errors": [{"code": "DENIED", "message": REFUSAL}]})
+    head = f"HTTP/1.1 403 {REFUSAL}\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    answer = f"{head}Connection: close\r\n\r\n{body}".encode()
+
+    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(answer)
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(connected, sock=listener)
+    async with server:
+        await server.serve_forever()
+
+
+_SERVERS = {"tcp": _serve_connections, "udp": _serve_questions, "refuse": refuse_requests}
+
+
 def main() -> None:
     """Run `python -m lab.relay NAMESPACE,... ENDPOINT...`, a process of the lab."""
 
@@ -177,6 +205,14 @@ def main() -> None:
             await relaying
 
     asyncio.run(run())
+
+
+def lab_endpoints(lab: Lab) -> tuple[Endpoint, ...]:
+    """Return the endpoints at which the nodes of a lab are served."""
+    registry = (Endpoint.parse(f"tcp:{REGISTRY}"),) if lab.registry else ()
+    return (
+        (*registry, Endpoint.parse(f"refuse:{INTERNAL_PROXY}")) if lab.internal else (*registry, *machine_endpoints())
+    )
 
 
 def machine_endpoints() -> tuple[Endpoint, ...]:

@@ -17,9 +17,9 @@ import psutil
 from lab import underlay
 from lab.log_rotation import keep_bounded
 from lab.process import LabError, log
-from lab.relay import Endpoint, machine_endpoints
+from lab.relay import lab_endpoints
 from lab.state import read_lab
-from lab.topology import REGISTRY, Lab, LabNode, Process, Site, processes
+from lab.topology import Lab, LabNode, Process, Site, processes
 
 RESTART_SECONDS = 1.0
 STOP_SECONDS = 10.0
@@ -56,9 +56,7 @@ class Supervisor:
         await self._end()
 
     def _processes(self) -> tuple[Process, ...]:
-        relayed = () if self._lab.internal else machine_endpoints()
-        registry = (Endpoint.parse(f"tcp:{REGISTRY}"),) if self._lab.registry else ()
-        return processes(self._lab, [str(endpoint) for endpoint in (*registry, *relayed)])
+        return processes(self._lab, [str(endpoint) for endpoint in lab_endpoints(self._lab)])
 
     async def _supervise(self, process: Process) -> None:
         while True:

@@ -19,6 +19,12 @@ NO_PROXY_VARIABLES = ("NO_PROXY", "no_proxy")
 REGISTRY = "127.0.0.1:5000"
 """Address of the lab's registry, on this machine and on every node. Docker asks loopback addresses without TLS."""
 
+REGISTRY_NAMES = (REGISTRY, "localhost:5000")
+"""The registry in names of images."""
+
+INTERNAL_PROXY = "127.0.0.1:9"
+"""The proxy of Docker on the nodes of an internal lab, which refuses everything (`lab/relay.py`)."""
+
 OVS_SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
 
 
@@ -73,6 +79,11 @@ class Site:
     def run_dir(self) -> Path:
         """A short link to the lab's state: paths of unix sockets may have only 107 characters."""
         return Path(f"/run/{self.prefix}-lab")
+
+    @property
+    def forwarding_mark(self) -> Path:
+        """The file that says that the lab switched forwarding on. It outlives the state directory."""
+        return Path(f"/run/{self.prefix}-lab.forwarding-was-off")
 
 
 SITE = Site("podlane", IPv4Network("10.245.2.0/24"))
@@ -183,6 +194,11 @@ class Lab:
     def kubeconfig(self) -> Path:
         """The administrator's kubeconfig."""
         return self.root / "kubeconfig"
+
+    @property
+    def command(self) -> Path:
+        """The link to the command podlane, for PATH."""
+        return self.root / "bin" / "podlane"
 
     @property
     def users(self) -> Path:
@@ -318,8 +334,9 @@ KEPT_DOCKER_SETTINGS = ("insecure-registries", "max-concurrent-downloads", "prox
 def docker_process(lab: Lab, node: LabNode) -> Process:
     """Return the dockerd of a node.
 
-    The proxy of an internal lab makes pulls fail at once. The configuration file is the node's own, because that of
-    this machine may contradict these options. Root file systems of containers need a path without symbolic links.
+    The proxy of an internal lab makes pulls fail at once, with the reason. The configuration file is the node's own,
+    because that of this machine may contradict these options. Root file systems of containers need a path without
+    symbolic links.
     """
     docker = node.root / "docker-run"
     return Process(
@@ -340,7 +357,7 @@ def docker_process(lab: Lab, node: LabNode) -> Process:
         ),
         pid_file=node.root / "dockerd.pid",
         log_file=node.root / "log" / "dockerd.log",
-        environment=tuple((name, "http://127.0.0.1:9") for name in PROXY_VARIABLES) if lab.internal else (),
+        environment=tuple((name, f"http://{INTERNAL_PROXY}") for name in PROXY_VARIABLES) if lab.internal else (),
     )
 
 

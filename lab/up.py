@@ -30,7 +30,7 @@ from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.core.node import Namespace
 from lab import demo, images, underlay, uplink, users
 from lab.down import has_traces, is_up, remove
-from lab.process import LabError, Progress, exclusive, run
+from lab.process import BUSY, LabError, Progress, exclusive, is_held, run
 from lab.state import read_lab, write_lab
 from lab.topology import (
     MARK,
@@ -38,6 +38,7 @@ from lab.topology import (
     OVS_SCHEMA,
     PLUGINS,
     REGISTRY,
+    REGISTRY_NAMES,
     SITE,
     SIZE,
     Lab,
@@ -102,9 +103,9 @@ def lab_up(state: Path, options: Options = DEFAULTS, site: Site = SITE) -> int:
     progress = Progress()
     with exclusive(site):
         if is_up(site):
-            lab = running_lab(state, site)
+            lab = _own_lab(state, site)
             _compare(lab, options)
-            progress(f"the lab is up: {lab.size} nodes, {lab.plugin}")
+            progress(f"the lab is up: {_count_nodes(lab)}, {lab.plugin}")
         else:
             lab = options.applied(Lab(site, state.resolve(), Path(sys.executable).parent, SIZE, PLUGINS[0]))
             _make(lab, state, progress)
@@ -137,18 +138,22 @@ def _compare(lab: Lab, options: Options) -> None:
 
 def _described(lab: Lab) -> str:
     extras = [word for word, is_set in (("internal", lab.internal), ("with a registry", lab.registry)) if is_set]
-    return ", ".join([f"a lab of {lab.size} nodes with {lab.plugin}", *extras])
+    return ", ".join([f"a lab of {_count_nodes(lab)} with {lab.plugin}", *extras])
+
+
+def _count_nodes(lab: Lab) -> str:
+    return "1 node" if lab.size == 1 else f"{lab.size} nodes"
 
 
 def _make(lab: Lab, state: Path, progress: Progress) -> None:
     """Create the lab and wait for ready nodes. On failure, remove it."""
     if has_traces(state, lab.site):
-        progress("removing the remains of an earlier lab")
+        progress("removing the remains of an earlier lab, with its objects and volumes")
         remove(state, lab.site)
     _refuse_taken_addresses(lab.site)
     try:
         with _exit_on_signals():
-            progress(f"creating {lab.size} nodes ({lab.plugin})")
+            progress(f"creating {_count_nodes(lab)} ({lab.plugin})")
             _make_directories(lab, state)
             underlay.make(lab)
             if not lab.internal:
@@ -198,14 +203,14 @@ def _make_directories(lab: Lab, state: Path) -> None:
     if lab.registry:
         _configure_registry(lab)
     settings = json.dumps(docker_settings(_machine_docker_settings()))
-    (lab.root / "bin").mkdir()
-    (lab.root / "bin" / "podlane").symlink_to(lab.bin_dir / "podlane")
+    lab.command.parent.mkdir()
+    lab.command.symlink_to(lab.bin_dir / "podlane")
     users.make_passwords(lab)
     for node in lab.nodes:
         for folder in (node.ovs, node.root / "log", node.root / "manifests", node.root / "docker-run"):
             folder.mkdir(parents=True)
         (node.root / "docker.json").write_text(settings)
-        registries = f"localRegistries: [{REGISTRY!r}]\n" if lab.registry else ""
+        registries = f"localRegistries: {json.dumps(REGISTRY_NAMES)}\n" if lab.registry else ""
         (node.root / "node-agent.yaml").write_text(f"# Further settings of this node's agent.\n{registries}")
         run("ovsdb-tool", "create", str(node.ovs / "conf.db"), OVS_SCHEMA)
 
@@ -352,21 +357,45 @@ def _last_log_lines(log: Path) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "it has said nothing")
 
 
-def running_lab(state: Path, site: Site = SITE) -> Lab:
-    """Return the lab that is up. Raises LabError if there is none, or if its state is elsewhere."""
-    if not is_up(site):
-        crashed = "; parts of one are left: `make lab-down` removes them" if site.run_dir.is_symlink() else ""
-        raise LabError(f"no lab is up{crashed}; `make lab` brings one up")
+def _own_lab(state: Path, site: Site) -> Lab:
+    """Return the lab that is up; the caller holds `exclusive`. Raises LabError if its state is elsewhere."""
     if site.run_dir.resolve() != state.resolve():
         raise LabError(
             f"another lab is up, with its state in {site.run_dir.resolve()}; take it down first (make lab-down)"
         )
-    return read_lab(site)
+    return _whole_lab(site)
 
 
-def show_lab(state: Path) -> int:
+def running_lab(site: Site = SITE) -> Lab:
+    """Return the lab that is up, wherever its state is. Raises LabError if there is none, or if it changes now."""
+    if is_held(site):
+        raise LabError(BUSY)
+    if not is_up(site):
+        crashed = "; parts of one are left: `make lab-down` removes them" if site.run_dir.is_symlink() else ""
+        raise LabError(f"no lab is up{crashed}; `make lab` brings one up")
+    return _whole_lab(site)
+
+
+def _whole_lab(site: Site) -> Lab:
+    """Return the lab that is up. Raises LabError if files are missing without which no command can use it."""
+    try:
+        lab = read_lab(site)
+    except FileNotFoundError as error:
+        raise LabError(_broken(site, error.filename)) from None
+    for file in (lab.kubeconfig, *(users.password_file(lab, user) for user in users.USERS), lab.command):
+        if not os.path.lexists(file):
+            raise LabError(_broken(site, file))
+    return lab
+
+
+def _broken(site: Site, file: Path) -> str:
+    missing = site.run_dir.resolve() / Path(file).relative_to(site.run_dir)
+    return f"the lab is up, but its file {missing} is missing; `make lab-down` and `make lab` make another lab"
+
+
+def show_lab(site: Site = SITE) -> int:
     """Show the lab that is up. Raises LabError if there is none."""
-    return asyncio.run(_show(running_lab(state)))
+    return asyncio.run(_show(running_lab(site)))
 
 
 async def _show(lab: Lab) -> int:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from lab.process import run, succeeds
 from lab.topology import Lab, Site
 
 FORWARDING = Path("/proc/sys/net/ipv4/ip_forward")
-FORWARDED = "forwarding-was-off"
-"""File in the state directory: the lab switched forwarding on."""
-
 FORWARD_CHAIN = ("ip", "filter", "FORWARD")
 """The chain of iptables-nft. Docker and firewalls give it the policy drop, which no table of ours can overrule."""
 
@@ -21,7 +19,7 @@ def connect(lab: Lab) -> None:
     """Forward what nodes send to other networks, with this machine as its source. Raises LabError."""
     site = lab.site
     if FORWARDING.read_text().strip() == "0":
-        (lab.root / FORWARDED).touch()
+        site.forwarding_mark.touch()
         FORWARDING.write_text("1\n")
     rule = f'ip saddr {site.underlay} oifname != "{site.bridge}" masquerade'
     chain = f"chain postrouting {{ type nat hook postrouting priority srcnat; {rule}\n }}\n"
@@ -41,19 +39,20 @@ def connect(lab: Lab) -> None:
             )
 
 
-def disconnect(site: Site, state: Path) -> None:
+def disconnect(site: Site) -> None:
     """Remove what `connect` made; nothing if it did not. Raises LabError."""
     if is_connected(site):
         run("nft", "delete", "table", "ip", _table(site))
     for handle in _accept_rules(site):
         run("nft", "delete", "rule", *FORWARD_CHAIN, "handle", str(handle))
-    if (state / FORWARDED).exists():
+    if site.forwarding_mark.exists():
         others = _other_labs(site)
         if others:
             # The last lab switches it off.
-            (others[0] / FORWARDED).touch()
+            others[0].forwarding_mark.touch()
         else:
             FORWARDING.write_text("0\n")
+        site.forwarding_mark.unlink()
 
 
 def is_connected(site: Site) -> bool:
@@ -61,11 +60,11 @@ def is_connected(site: Site) -> bool:
     return succeeds("nft", "list", "table", "ip", _table(site))
 
 
-def _other_labs(site: Site) -> list[Path]:
-    """Return the state directories of the other labs that forward."""
+def _other_labs(site: Site) -> list[Site]:
+    """Return the other labs that forward."""
     names = [words[2] for line in run("nft", "list", "tables", "ip").splitlines() if len(words := line.split()) == 3]
-    folders = [Path("/run", name) for name in names if name.endswith("-lab") and name != _table(site)]
-    return [folder for folder in folders if folder.is_dir()]
+    others = [replace(site, prefix=name.removesuffix("-lab")) for name in names if name.endswith("-lab")]
+    return [other for other in others if other != site and other.run_dir.is_dir()]
 
 
 def _table(site: Site) -> str:

@@ -13,6 +13,7 @@ import socket
 import sys
 from asyncio import sslproto
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from reconcile import malloc
@@ -35,6 +36,15 @@ class KeyValue(logging.Formatter):
         fields = {"level": record.levelname.lower(), "msg": record.getMessage(), **extra}
         line = " ".join(f"{key}={_quoted(str(value))}" for key, value in fields.items())
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class TimedKeyValue(KeyValue):
+    """Formatter of the same lines with their time (RFC 3339), for files and terminals, which add none."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line, with its time in UTC before it."""
+        moment = datetime.fromtimestamp(record.created, UTC).replace(tzinfo=None)
+        return f"time={moment.isoformat(timespec='milliseconds')}Z {super().format(record)}"
 
 
 class JournalKeyValue(KeyValue):
@@ -87,7 +97,7 @@ def run(
     _LIBC.mallopt(_M_ARENA_MAX, 1)  # threads share one heap: they wait far more than they allocate
     sslproto.SSLProtocol.max_size = _TLS_BUFFER
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JournalKeyValue() if _writes_to_journal() else KeyValue())
+    handler.setFormatter(JournalKeyValue() if _writes_to_journal() else TimedKeyValue())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     return asyncio.run(_until_stopped(main, make_reloader))
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import msgspec
 
 from cli.doctor.host import CONFIG, FILES, Host, read_host
+from cli.doctor.lab_findings import findings_in_lab
 from cli.doctor.observations import Finding, Level, NotObserved
 from lab.process import LabError
 from lab.topology import Lab, Process, daemon_processes, master_process
@@ -131,4 +132,17 @@ def lab_doctor(lab: Lab, name: str, output: str) -> int:
     """Examine a node of a lab, or its master. Return the exit code of `podlane doctor`. Raises LabError."""
     with tempfile.TemporaryDirectory(prefix="podlane-doctor-") as folder:
         command = command_in_lab(lab, name, Path(folder))
-        return subprocess.run([*command, "-o", output], check=False).returncode
+        done = subprocess.run([*command, "-o", "json"], check=False, stdout=subprocess.PIPE)
+    try:
+        report = msgspec.json.decode(done.stdout, type=_Report)
+    except msgspec.DecodeError:
+        raise LabError(f"the examination of {name} ended with {done.returncode} and no findings") from None
+    found = tuple(findings_in_lab(report.findings, lab, name, Path(folder)))
+    sys.stdout.write(as_json(found) if output == "json" else as_text(found))
+    return exit_code(found)
+
+
+class _Report(msgspec.Struct):
+    """The findings as `podlane doctor -o json` prints them."""
+
+    findings: list[Finding]

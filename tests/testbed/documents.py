@@ -133,7 +133,6 @@ NOT_RUN: Mapping[str, str] = {
     "kubectl create deployment web --image=nginx:1.27 --replicas=2": "an image of the Internet",
     "kubectl rollout status deployment/web --timeout=300s": "an image of the Internet",
     "podlane lab load app:v2 saved.tar": "needs images of the reader; tests/e2e/lab/test_uplink.py loads both",
-    "podlane lab up --registry": "another lab; tests/e2e/lab/test_uplink.py has one with a registry",
     "make test": "runs all tests, this one too",
     "make deb": "minutes; tests/testbed/hosts/repository.py runs its script, and tests/hosts installs the result",
     "make apt-repo": "as `make deb`",

@@ -30,4 +30,4 @@ def test_the_log_of_a_process_that_writes_past_the_bound_is_rotated(cluster: Clu
     previous = log.with_name("sdn.log.1")
     wait_until(lambda: previous.exists() and log.stat().st_size < MAX_BYTES, "the log is rotated")
     assert previous.stat().st_size == MAX_BYTES
-    assert before
+    assert b"\ntime=20" in b"\n" + before

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lab import uplink
+from lab.relay import REFUSAL
 from lab.topology import REGISTRY, Lab, Site
 from tests.testbed.lab.cluster import OCTET, SITE, Cluster
 from tests.testbed.lab.machine import INTERNET, REGISTRY_NAME, REGISTRY_PORT, Machine, machine
@@ -127,6 +128,7 @@ def test_registry_of_the_lab_serves_the_machine_and_the_nodes_by_one_name(open_l
     open_lab.docker("push", image)
     open_lab.docker("rmi", image)
     open_lab.run_pod("mine", image, "Always")
+    open_lab.run_pod("by-name", image.replace("127.0.0.1", "localhost"), "Always")
 
 
 def test_build_and_load_put_images_onto_the_nodes(open_lab: OpenLab, tmp_path: Path) -> None:
@@ -153,6 +155,11 @@ def test_missing_image_or_dockerfile_is_named(open_lab: OpenLab, tmp_path: Path)
 def test_internal_lab_has_no_way_out(cluster: Cluster) -> None:
     assert not uplink.is_connected(SITE)
     assert cluster.execute("red", "red-1", "ping", "-c1", "-W1", INTERNET).returncode
+    socket = cluster.nodes["node-1"].docker_socket
+    pull = ("docker", f"--host=unix://{socket}", "pull", "registry.test/team/tool:1")
+    refused = subprocess.run(pull, capture_output=True, text=True, check=False)
+    assert refused.returncode
+    assert REFUSAL in refused.stderr
     process = Path("/proc", cluster.nodes["node-1"].root.joinpath("dockerd.pid").read_text().strip(), "environ")
     assert b"HTTPS_PROXY=http://127.0.0.1:9" in process.read_bytes()
 
@@ -162,6 +169,7 @@ import sys
 from ipaddress import IPv4Network
 from pathlib import Path
 from lab import uplink
+from lab.relay import REFUSAL
 from lab.topology import Lab, Site
 sites = [Site(prefix, IPv4Network("10.248.2.0/24")) for prefix in sys.argv[1:]]
 labs = [Lab(site, Path(), Path(), 1, "ovs-multitenant") for site in sites]
@@ -171,11 +179,11 @@ try:
     for lab in labs:
         uplink.connect(lab)
     for lab in labs:
-        uplink.disconnect(lab.site, lab.root)
+        uplink.disconnect(lab.site)
         print(uplink.FORWARDING.read_text().strip())
 finally:
     for lab in labs:
-        (lab.root / uplink.FORWARDED).unlink(missing_ok=True)
+        lab.site.forwarding_mark.unlink(missing_ok=True)
         lab.root.rmdir()
 """
 

@@ -14,7 +14,9 @@ from msgspec.structs import replace
 from api.core.node import Node, NodeStatus
 from api.meta.types import Condition, ObjectMeta
 from cli.command import InputError
-from cli.image import archived_images, chosen_nodes
+from cli.image import chosen_nodes
+from lab.archives import archived_images
+from lab.process import LabError
 
 HEX = "ab" * 32
 
@@ -43,7 +45,7 @@ def test_ids_of_archived_images_are_those_of_their_configurations(tmp_path: Path
     [b"", b"{", b"[1]", b"{}", b"[null]", [{"RepoTags": ["a"]}], [{"Config": 1, "RepoTags": ["a"]}], b"[" * 100_000],
 )
 def test_other_archives_are_refused_by_name(tmp_path: Path, manifest: Any) -> None:
-    with pytest.raises(InputError, match=r"archive\.tar: .* is accepted|archive\.tar: its images have no names"):
+    with pytest.raises(LabError, match=r"archive\.tar: .* is accepted|archive\.tar: its images have no names"):
         archived_images(archive(tmp_path, manifest))
 
 
@@ -51,7 +53,7 @@ def test_files_that_are_no_archive_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"text" * 1000)
     tarfile.open(tmp_path / "empty.tar", "w").close()
     for name in ("text", "empty.tar"):
-        with pytest.raises(InputError, match=f"{name}: .*an archive of `docker save` is accepted"):
+        with pytest.raises(LabError, match=f"{name}: .*an archive of `docker save` is accepted"):
             archived_images(tmp_path / name)
 
 

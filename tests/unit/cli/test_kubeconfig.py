@@ -179,6 +179,23 @@ def test_the_command_merges_the_lab_of_this_directory(
     assert lab.exists()
 
 
+@pytest.mark.parametrize("name", ["kubeconfig", "users/red.kubeconfig"])
+def test_files_of_the_lab_are_not_merged_into(
+    name: str, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(home / "work" / ".lab" / "kubeconfig", "lab")
+    own = write(home / "work" / ".lab" / name, "own")
+    before, token = own.read_bytes(), Kubeconfig.load(home / "work" / ".lab" / "kubeconfig").token
+    monkeypatch.setenv("KUBECONFIG", str(own))
+    assert main(["lab", "kubeconfig", "--merge"]) == 0
+    assert own.read_bytes() == before
+    assert Kubeconfig.load(home / "home" / ".kube" / "config").token == token
+    assert f"{own} of KUBECONFIG is a file of the lab and stays as it is\n" in capsys.readouterr().out
+    monkeypatch.setenv("KUBECONFIG", f"{own}:{home / 'mine'}")
+    assert main(["lab", "kubeconfig", "--merge"]) == 0
+    assert Kubeconfig.load(home / "mine").token == token
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="root uses the kubeconfig of the user of the master")
 @pytest.mark.parametrize("name", ["exec", "tokenFile", "client-key"])
 def test_kubeconfig_of_the_masters_user_names_no_programs_and_files_for_root(home: Path, name: str) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from ipaddress import IPv4Network
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,6 +14,7 @@ import pytest
 
 from cli.doctor import checks
 from cli.doctor.host import AGENT, MASTER, SDN, AgentSettings, MasterSettings, SdnSettings, read_settings
+from cli.doctor.lab_findings import findings_in_lab
 from cli.doctor.observations import (
     CertificateEnd,
     Certificates,
@@ -38,6 +42,7 @@ from cli.doctor.observations import (
     Tunnels,
     Unit,
 )
+from lab.topology import Lab, Site
 from master.config import MasterConfig
 from node_agent.config import Settings as NodeAgentSettings
 from sdn.config import Settings as SdnDaemonSettings
@@ -253,6 +258,98 @@ def test_bad_observation_is_found_with_the_command_that_mends_it(
     assert words in finding.found
     assert command in finding.command
     assert "\n" not in finding.found
+
+
+LAB = Lab(
+    Site("podx", IPv4Network("10.245.9.0/24")), Path("/clone/.lab"), Path("/clone/.venv/bin"), 2, "ovs-multitenant"
+)
+FOLDER = Path("/tmp/podlane-doctor-x")
+
+
+@pytest.mark.parametrize("place", ["node-1", "master"])
+@pytest.mark.parametrize(("judge", "observation", "level", "words", "command"), BAD)
+def test_commands_of_a_lab_name_nothing_that_a_lab_does_not_have(
+    judge: Callable[[Any], Iterator[Finding]], observation: object, level: Level, words: str, command: str, place: str
+) -> None:
+    if judge is checks.units or (judge in {checks.images, checks.disks} and place == "master"):
+        return  # They are not observed there.
+    of_host = [finding for finding in judge(observation) if finding.level is not Level.OK]
+    for finding in findings_in_lab(of_host, LAB, place, FOLDER):
+        assert finding.level is level
+        assert words in finding.found
+        if judge in {checks.clock, checks.cgroups, checks.kernel}:
+            assert finding.command  # Of the machine, which runs systemd.
+        else:
+            foreign = (
+                r"systemctl|journalctl|/etc/(docker|podlane)|/opt/|/var/run/|podlane node|^(docker|kubectl|nft) \w"
+            )
+            assert re.search(foreign, finding.command) is None, finding.command
+
+
+@pytest.mark.parametrize(
+    ("check", "found", "command", "expected"),
+    [
+        ("daemons", "", "journalctl -t podlane-sdn -p warning -n 20", "tail -n 20 /clone/.lab/node-1/log/sdn.log"),
+        (
+            "ports",
+            "",
+            "systemctl restart podlane.target  # on the host 10.245.9.4",
+            "tail -n 20 NODE2/log/node-agent.log",
+        ),
+        ("ports", "", "systemctl restart podlane.target  # on the host 10.245.9.2", "tail -n 20 MASTER"),
+        ("nodes", "", "journalctl -u podlane-master -n 20", "tail -n 20 MASTER"),
+        (
+            "openvswitch",
+            "ovs-vswitchd",
+            "systemctl restart openvswitch-switch",
+            "tail -n 20 NODE1/log/ovs-vswitchd.log",
+        ),
+        ("datapath", "ovsdb-server", "systemctl restart openvswitch-switch", "tail -n 20 NODE1/log/ovsdb-server.log"),
+        ("images", "Docker", "systemctl restart docker || journalctl", "tail -n 20 NODE1/log/dockerd.log"),
+        ("configuration", "", f"podlane-sdn --config {FOLDER}/sdn.yaml --check", "tail -n 20 NODE1/log/sdn.log"),
+        (
+            "dns",
+            "",
+            "curl 127.0.0.1:10249/readyz/dns",
+            "nsenter --net=/run/netns/podx-node-1 curl 127.0.0.1:10249/readyz/dns",
+        ),
+        ("sysctls", "", "sysctl -w a=1", "nsenter --net=/run/netns/podx-node-1 sysctl -w a=1"),
+        ("forward-policy", "", "nft x && nft y", "nsenter --net=/run/netns/podx-node-1 sh -c 'nft x && nft y'"),
+        ("nodes", "", "kubectl describe node n", "kubectl --kubeconfig=/clone/.lab/kubeconfig describe node n"),
+        (
+            "openvswitch",
+            "",
+            "ovs-vsctl list Interface",
+            "ovs-vsctl --db=unix:/run/podx-lab/node-1/ovs/db.sock list Interface",
+        ),
+        ("images", "", "docker pull x", "docker --host=unix:///run/podx-lab/node-1/docker.sock pull x"),
+        ("certificates", "", "podlane node add NAME --out FILE", "make -C /clone lab-down lab"),
+        (
+            "disk",
+            "",
+            "docker image prune && journalctl --vacuum-size=200M",
+            "docker --host=unix:///run/podx-lab/node-1/docker.sock image prune",
+        ),
+        ("clock", "", "timedatectl set-ntp true", "timedatectl set-ntp true"),
+    ],
+)
+def test_commands_of_hosts_become_those_of_the_lab(check: str, found: str, command: str, expected: str) -> None:
+    [finding] = findings_in_lab([Finding(check, Level.PROBLEM, found, command)], LAB, "node-1", FOLDER)
+    for name, path in (("NODE1", "node-1"), ("NODE2", "node-2"), ("MASTER", "master/master.log")):
+        expected = expected.replace(name, f"/clone/.lab/{path}")
+    assert finding.command == expected
+
+
+def test_findings_of_a_lab_name_no_temporary_file_and_no_live_restore() -> None:
+    of_host = [
+        *checks.configuration((Configuration(SDN, f"{FOLDER}/sdn.yaml"),)),
+        *checks.docker(Docker("20.10.24", "overlay2", "systemd", live_restore=False)),
+    ]
+    found = list(findings_in_lab(of_host, LAB, "node-1", FOLDER))
+    assert [(finding.level, finding.found) for finding in found[:1]] == [
+        (Level.OK, "podlane-sdn accepts the settings of podlane-sdn")
+    ]
+    assert [finding.level for finding in found[1:]] == [Level.OK]
 
 
 def test_names_of_many_peers_are_cut() -> None:
