@@ -14,7 +14,21 @@ from api.client.client import Client, ClientError
 from api.client.discovery import fetch_verified
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.pki import keys
-from cli import ca, check, completion, image, kubeconfig, lab_kubeconfig, login, logout, network, pod, scc, why
+from cli import (
+    ca,
+    check,
+    completion,
+    image,
+    kubeconfig,
+    lab_kubeconfig,
+    login,
+    logout,
+    network,
+    object_names,
+    pod,
+    scc,
+    why,
+)
 from cli import version as version_command
 from cli.bundle import command as bundle
 from cli.command import InputError, UsageError, add_command, positive_number
@@ -64,7 +78,7 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_arguments(add_command(topics, "check", "validate manifests and report all errors", check.check))
     nodes = topics.add_parser("node", help="nodes of the cluster").add_subparsers(metavar="COMMAND", required=True)
     add = add_command(nodes, "add", "create a certificate and kubeconfig for a node", _node_add)
-    add.add_argument("name", metavar="NAME")
+    add.add_argument("name", metavar="NAME", type=object_names.node)
     add.add_argument("--out", metavar="FILE", help="file for the node's kubeconfig (standard output)")
     token = add_command(
         nodes, "token", "create a bootstrap token, and print the command for hosts to join", _node_token

@@ -10,6 +10,7 @@ from pathlib import Path
 from api.client.client import Client
 from api.core.pod import Pod
 from api.network.queries import CaptureRequest, NodeQuerySpec
+from cli import object_names
 from cli.node_query import TIMEOUT_SECONDS, QueryFailed, query_node
 from cli.project import check_project_of
 from cli.trace.command import pods_with_addresses
@@ -18,7 +19,7 @@ from cli.trace.topology import find_pod
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that select the pod and limit the capture."""
-    parser.add_argument("pod", metavar="POD", help="PROJECT/POD or its address")
+    parser.add_argument("pod", metavar="POD", type=object_names.pod, help="PROJECT/POD or its address")
     parser.add_argument("--packets", type=int, default=100, metavar="N", help="maximum number of packets (100)")
     parser.add_argument("--seconds", type=int, default=10, metavar="S", help="maximum duration (10)")
     parser.add_argument("--out", metavar="FILE", help="the pcap file; - is standard output (POD.pcap)")

@@ -19,7 +19,7 @@ from urllib.parse import quote
 from api.client.client import Client, ClientError, NotFound
 from api.client.kubeconfig import Kubeconfig
 from api.core.node import Node
-from cli import kubeconfig
+from cli import kubeconfig, object_names
 from cli.command import InputError, add_command
 from lab.load import saved_archive, warn_of_pulls
 from lab.process import Progress
@@ -42,7 +42,13 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         "images", metavar="IMAGE", nargs="+", help="image of this machine's Docker, or a docker save file"
     )
     load.add_argument(
-        "--node", metavar="NODE", dest="nodes", action="append", default=[], help="only this node; may be repeated"
+        "--node",
+        metavar="NODE",
+        dest="nodes",
+        type=object_names.node,
+        action="append",
+        default=[],
+        help="only this node; may be repeated",
     )
     kubeconfig.add_argument(load)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from api.client.client import Client, ClientError, NotFound
 from api.core.pod import Pod
 from api.core.services import Service
-from cli import kubeconfig
+from cli import kubeconfig, object_names
 from cli.command import FAILED, NOT_JUDGED, UsageError
 from cli.node_query import QueryFailed
 from cli.project import check_project_of
@@ -30,9 +30,14 @@ from cli.trace.verdict import (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `podlane why`."""
-    parser.add_argument("source", metavar="SRC", help="PROJECT/POD, a node, an address, or outside")
     parser.add_argument(
-        "target", metavar="DST", help="also PROJECT/SERVICE, or the name of a service as a pod says it (web, web.blue)"
+        "source", metavar="SRC", type=object_names.endpoint, help="PROJECT/POD, a node, an address, or outside"
+    )
+    parser.add_argument(
+        "target",
+        metavar="DST",
+        type=object_names.endpoint,
+        help="also PROJECT/SERVICE, or the name of a service as a pod says it (web, web.blue)",
     )
     parser.add_argument(
         "-p",

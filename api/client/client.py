@@ -113,8 +113,8 @@ def resource_path(kind: type[Object], namespace: str = "", name: str = "", subre
     """Return the path of a collection, an object or a subresource."""
     prefix = "/api/v1" if kind.API_VERSION == "v1" else f"/apis/{kind.API_VERSION}"
     if namespace and kind.NAMESPACED:
-        prefix += f"/namespaces/{quote(namespace)}"
-    return "/".join([prefix, kind.PLURAL, *(quote(part) for part in (name, subresource) if part)])
+        prefix += f"/namespaces/{quote(namespace, safe='')}"
+    return "/".join([prefix, kind.PLURAL, *(quote(part, safe="") for part in (name, subresource) if part)])
 
 
 def _ignore_response(method: str, address: str, code: int) -> None:
