@@ -20,10 +20,12 @@ from cli.trace.topology import ClusterTopology, Host
 from cli.trace.verdict import (
     OUTSIDE,
     Verdict,
+    not_judged,
     outside_to_cluster_ip,
     outside_to_node,
     outside_to_other_port,
     outside_to_pod,
+    sender_problem,
     verdict,
 )
 
@@ -80,7 +82,11 @@ async def _verdict(arguments: argparse.Namespace, port: int, protocol: str) -> V
     async with Client(kubeconfig.load(arguments.kubeconfig)) as client:
         topology = await load_topology(client)
         source = await _host(client, arguments.source, "", topology)
+        if problem := sender_problem(source, topology):
+            raise UsageError(problem)
         target = await _host(client, arguments.target, source.project, topology)
+        if reason := not_judged(source, target):
+            raise QueryFailed(f"not judged: {reason}")
         words = []
         if source == OUTSIDE:
             entrance = await _entrance(client, target, port, topology)
