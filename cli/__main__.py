@@ -34,8 +34,8 @@ from cli.bundle import command as bundle
 from cli.command import InputError, UsageError, add_command, positive_number
 from cli.doctor import command as doctor
 from cli.join import command as join
+from cli.join import reset
 from cli.join.host import HostError
-from cli.join.reset import reset_command
 from cli.join.settings import BadSettings
 from cli.node import command as node
 from lab.down import bring_down, has_traces
@@ -91,7 +91,8 @@ def build_parser() -> argparse.ArgumentParser:
         help="hours until the token expires (%(default)g)",
     )
     token.add_argument("--out", metavar="FILE", help="write a kubeconfig with the token instead (bootstrapKubeconfig)")
-    add_command(nodes, "reset", "make this host leave its cluster; configuration and commands stay", reset_command)
+    leave = "make this host leave its cluster; configuration and commands stay"
+    reset.add_arguments(add_command(nodes, "reset", leave, reset.reset_command))
     node.add_commands(nodes)
     for command in (add, token):
         kubeconfig.add_argument(command)

@@ -272,7 +272,7 @@ def _is_joined(plan: Plan, host: Host) -> bool:
     path = host.path(plan.files.kubeconfig)
     if not path.exists():
         return False
-    reset = "`podlane node reset` makes this host leave its cluster; then join again"
+    reset = "`podlane node reset --yes` makes this host leave its cluster; then join again"
     try:
         kubeconfig = Kubeconfig.load(path)
         certificate = keys.parse_certificate(kubeconfig.certificate)

@@ -144,7 +144,7 @@ async def _remove(client: Client, arguments: argparse.Namespace) -> None:
     await _revoke(client, name)
     await _delete(client, Node, name)
     await _wait_for_subnet(client, name)
-    print(f"node {name} is removed, and its certificates are refused; on the host: podlane node reset")
+    print(f"node {name} is removed, and its certificates are refused; on the host: podlane node reset --yes")
 
 
 async def _revoke(client: Client, name: str) -> None:
