@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from api.client.bootstrap import bootstrap_kubeconfig, create_bootstrap_token, node_kubeconfig
-from api.client.client import Client, ClientError
+from api.client.client import ClientError
 from api.client.discovery import fetch_verified
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.pki import keys
@@ -54,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         code: int = arguments.act(arguments)
     except (LabError, ClientError, BadKubeconfig, BadSettings, InputError, HostError, join.JoinError, OSError) as error:
-        sys.stderr.write(f"podlane: {error}\n")
+        sys.stderr.write(f"podlane: {kubeconfig.sentence(error)}\n")
         return 1
     except UsageError as error:
         sys.stderr.write(f"podlane: {error}\n")
@@ -212,7 +212,7 @@ def _node_token(arguments: argparse.Namespace) -> int:
 
 async def _join_line(administrator: Kubeconfig, life: datetime.timedelta) -> str:
     """Create a token, and return the command with which a host joins. Raises ClientError."""
-    async with Client(administrator) as client:
+    async with kubeconfig.connect(administrator) as client:
         ca = (await fetch_verified(administrator)).ca
         token = await create_bootstrap_token(client, life)
     hashes = " ".join(f"--ca-hash {key_hash}" for key_hash in keys.certificates_by_key_hash(ca))
@@ -220,12 +220,12 @@ async def _join_line(administrator: Kubeconfig, life: datetime.timedelta) -> str
 
 
 async def _token_text(administrator: Kubeconfig, life: datetime.timedelta) -> str:
-    async with Client(administrator) as client:
+    async with kubeconfig.connect(administrator) as client:
         return await bootstrap_kubeconfig(client, administrator, life)
 
 
 async def _node_text(administrator: Kubeconfig, name: str) -> str:
-    async with Client(administrator) as client:
+    async with kubeconfig.connect(administrator) as client:
         return await node_kubeconfig(client, administrator, name)
 
 

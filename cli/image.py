@@ -86,7 +86,7 @@ def _archive_file(image: str) -> AbstractContextManager[Path]:
 
 async def _load_archive(administrator: Kubeconfig, archive: Archive, wanted: Sequence[str], progress: Progress) -> int:
     """Load an archive onto nodes, and return how many did not get it. Raises ClientError and InputError."""
-    async with Client(administrator) as client:
+    async with kubeconfig.connect(administrator) as client:
         nodes = (await client.list(Node)).items
         names = chosen_nodes(nodes, wanted)
         progress(f"loading {archive.title}, {archive.size / 1e6:.0f} MB, onto {len(names)} of {len(nodes)} nodes")

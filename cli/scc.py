@@ -79,7 +79,7 @@ async def _print_explanation(arguments: argparse.Namespace, pod: Document) -> bo
     """Print what becomes of the pod with each SCC. Return whether it is admitted."""
     headers = [("Impersonate-User", arguments.user)] if arguments.user else []
     headers += [("Impersonate-Group", group) for group in arguments.groups]
-    async with Client(kubeconfig.load(arguments.kubeconfig)) as client:
+    async with kubeconfig.connect(kubeconfig.load(arguments.kubeconfig)) as client:
         await check_projects(client, [pod["metadata"]["namespace"]])
         names = await _scc_names(client)
         outcome = await _try(client, pod, headers)

@@ -60,7 +60,7 @@ def why(arguments: argparse.Namespace) -> int:
     try:
         found = asyncio.run(_verdict(arguments, port, protocol))
     except ClientError as error:
-        sys.stderr.write(f"podlane: {error}\n")
+        sys.stderr.write(f"podlane: {kubeconfig.sentence(error)}\n")
         return NOT_JUDGED
     print(found.sentence)
     if found.advice:
@@ -79,7 +79,7 @@ def _port(text: str) -> tuple[int, str]:
 
 
 async def _verdict(arguments: argparse.Namespace, port: int, protocol: str) -> Verdict:
-    async with Client(kubeconfig.load(arguments.kubeconfig)) as client:
+    async with kubeconfig.connect(kubeconfig.load(arguments.kubeconfig)) as client:
         topology = await load_topology(client)
         source = await _host(client, arguments.source, "", topology)
         if problem := sender_problem(source, topology):
