@@ -31,7 +31,7 @@ from cli import (
 )
 from cli import version as version_command
 from cli.bundle import command as bundle
-from cli.command import InputError, UsageError, add_command, positive_number
+from cli.command import InputError, UsageError, add_command, positive_number, require_writable
 from cli.doctor import command as doctor
 from cli.join import command as join
 from cli.join import reset
@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     nodes = topics.add_parser("node", help="nodes of the cluster").add_subparsers(metavar="COMMAND", required=True)
     add = add_command(nodes, "add", "create a certificate and kubeconfig for a node", _node_add)
     add.add_argument("name", metavar="NAME", type=object_names.node)
-    add.add_argument("--out", metavar="FILE", help="file for the node's kubeconfig (standard output)")
+    add.add_argument("--out", metavar="FILE", type=Path, help="file for the node's kubeconfig (standard output)")
     token = add_command(
         nodes, "token", "create a bootstrap token, and print the command for hosts to join", _node_token
     )
@@ -90,7 +90,9 @@ def build_parser() -> argparse.ArgumentParser:
         default=24.0,
         help="hours until the token expires (%(default)g)",
     )
-    token.add_argument("--out", metavar="FILE", help="write a kubeconfig with the token instead (bootstrapKubeconfig)")
+    token.add_argument(
+        "--out", metavar="FILE", type=Path, help="write a kubeconfig with the token instead (bootstrapKubeconfig)"
+    )
     leave = "make this host leave its cluster; configuration and commands stay"
     reset.add_arguments(add_command(nodes, "reset", leave, reset.reset_command))
     node.add_commands(nodes)
@@ -189,13 +191,14 @@ def _completion(arguments: argparse.Namespace) -> int:
 
 
 def _node_add(arguments: argparse.Namespace) -> int:
+    if arguments.out is not None:
+        require_writable(arguments.out)
     text = asyncio.run(_node_text(kubeconfig.load(arguments.kubeconfig), arguments.name))
     if arguments.out is None:
         sys.stdout.write(text)
         return 0
-    out = Path(arguments.out)
-    atomic_file.write(out, text.encode())
-    print(f"{out}: copy it to the node {arguments.name} as /etc/podlane/node.kubeconfig")
+    atomic_file.write(arguments.out, text.encode())
+    print(f"{arguments.out}: copy it to the node {arguments.name} as /etc/podlane/node.kubeconfig")
     return 0
 
 
@@ -204,8 +207,9 @@ def _node_token(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         print(asyncio.run(_join_line(administrator, life)))
         return 0
+    require_writable(arguments.out)
     text = asyncio.run(_token_text(administrator, life))
-    atomic_file.write(Path(arguments.out), text.encode())
+    atomic_file.write(arguments.out, text.encode())
     print(f"{arguments.out}: machines join with --bootstrap-kubeconfig and this file, for {arguments.hours:g} hours")
     return 0
 
