@@ -10,18 +10,32 @@ from importlib.metadata import version
 from pathlib import Path
 
 from api.client.bootstrap import bootstrap_kubeconfig, create_bootstrap_token, node_kubeconfig
-from api.client.client import Client, ClientError
+from api.client.client import ClientError
 from api.client.discovery import fetch_verified
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.pki import keys
-from cli import ca, check, completion, image, kubeconfig, lab_kubeconfig, login, logout, network, pod, scc, why
+from cli import (
+    ca,
+    check,
+    completion,
+    image,
+    kubeconfig,
+    lab_kubeconfig,
+    login,
+    logout,
+    network,
+    object_names,
+    pod,
+    scc,
+    why,
+)
 from cli import version as version_command
 from cli.bundle import command as bundle
-from cli.command import InputError, UsageError, add_command, positive_number
+from cli.command import InputError, UsageError, add_command, positive_number, require_writable
 from cli.doctor import command as doctor
 from cli.join import command as join
+from cli.join import reset
 from cli.join.host import HostError
-from cli.join.reset import reset_command
 from cli.join.settings import BadSettings
 from cli.node import command as node
 from lab.down import bring_down, has_traces
@@ -40,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         code: int = arguments.act(arguments)
     except (LabError, ClientError, BadKubeconfig, BadSettings, InputError, HostError, join.JoinError, OSError) as error:
-        sys.stderr.write(f"podlane: {error}\n")
+        sys.stderr.write(f"podlane: {kubeconfig.sentence(error)}\n")
         return 1
     except UsageError as error:
         sys.stderr.write(f"podlane: {error}\n")
@@ -64,8 +78,8 @@ def build_parser() -> argparse.ArgumentParser:
     check.add_arguments(add_command(topics, "check", "validate manifests and report all errors", check.check))
     nodes = topics.add_parser("node", help="nodes of the cluster").add_subparsers(metavar="COMMAND", required=True)
     add = add_command(nodes, "add", "create a certificate and kubeconfig for a node", _node_add)
-    add.add_argument("name", metavar="NAME")
-    add.add_argument("--out", metavar="FILE", help="file for the node's kubeconfig (standard output)")
+    add.add_argument("name", metavar="NAME", type=object_names.node)
+    add.add_argument("--out", metavar="FILE", type=Path, help="file for the node's kubeconfig (standard output)")
     token = add_command(
         nodes, "token", "create a bootstrap token, and print the command for hosts to join", _node_token
     )
@@ -76,8 +90,11 @@ def build_parser() -> argparse.ArgumentParser:
         default=24.0,
         help="hours until the token expires (%(default)g)",
     )
-    token.add_argument("--out", metavar="FILE", help="write a kubeconfig with the token instead (bootstrapKubeconfig)")
-    add_command(nodes, "reset", "make this host leave its cluster; configuration and commands stay", reset_command)
+    token.add_argument(
+        "--out", metavar="FILE", type=Path, help="write a kubeconfig with the token instead (bootstrapKubeconfig)"
+    )
+    leave = "make this host leave its cluster; configuration and commands stay"
+    reset.add_arguments(add_command(nodes, "reset", leave, reset.reset_command))
     node.add_commands(nodes)
     for command in (add, token):
         kubeconfig.add_argument(command)
@@ -174,13 +191,14 @@ def _completion(arguments: argparse.Namespace) -> int:
 
 
 def _node_add(arguments: argparse.Namespace) -> int:
+    if arguments.out is not None:
+        require_writable(arguments.out)
     text = asyncio.run(_node_text(kubeconfig.load(arguments.kubeconfig), arguments.name))
     if arguments.out is None:
         sys.stdout.write(text)
         return 0
-    out = Path(arguments.out)
-    atomic_file.write(out, text.encode())
-    print(f"{out}: copy it to the node {arguments.name} as /etc/podlane/node.kubeconfig")
+    atomic_file.write(arguments.out, text.encode())
+    print(f"{arguments.out}: copy it to the node {arguments.name} as /etc/podlane/node.kubeconfig")
     return 0
 
 
@@ -189,15 +207,16 @@ def _node_token(arguments: argparse.Namespace) -> int:
     if arguments.out is None:
         print(asyncio.run(_join_line(administrator, life)))
         return 0
+    require_writable(arguments.out)
     text = asyncio.run(_token_text(administrator, life))
-    atomic_file.write(Path(arguments.out), text.encode())
+    atomic_file.write(arguments.out, text.encode())
     print(f"{arguments.out}: machines join with --bootstrap-kubeconfig and this file, for {arguments.hours:g} hours")
     return 0
 
 
 async def _join_line(administrator: Kubeconfig, life: datetime.timedelta) -> str:
     """Create a token, and return the command with which a host joins. Raises ClientError."""
-    async with Client(administrator) as client:
+    async with kubeconfig.connect(administrator) as client:
         ca = (await fetch_verified(administrator)).ca
         token = await create_bootstrap_token(client, life)
     hashes = " ".join(f"--ca-hash {key_hash}" for key_hash in keys.certificates_by_key_hash(ca))
@@ -205,12 +224,12 @@ async def _join_line(administrator: Kubeconfig, life: datetime.timedelta) -> str
 
 
 async def _token_text(administrator: Kubeconfig, life: datetime.timedelta) -> str:
-    async with Client(administrator) as client:
+    async with kubeconfig.connect(administrator) as client:
         return await bootstrap_kubeconfig(client, administrator, life)
 
 
 async def _node_text(administrator: Kubeconfig, name: str) -> str:
-    async with Client(administrator) as client:
+    async with kubeconfig.connect(administrator) as client:
         return await node_kubeconfig(client, administrator, name)
 
 

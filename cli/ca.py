@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from api.client.client import Client
 from api.core.cluster_info import ISSUERS_ANNOTATION, TRUSTED_ANNOTATION
 from api.core.node import Node
 from api.pki import keys
@@ -185,7 +184,7 @@ def _write(path: Path, data: bytes, mode: int) -> None:
 
 def _nodes(arguments: argparse.Namespace) -> Collection[NodeAuthorities]:
     async def read() -> list[NodeAuthorities]:
-        async with Client(kubeconfig.load(arguments.kubeconfig)) as client:
+        async with kubeconfig.connect(kubeconfig.load(arguments.kubeconfig)) as client:
             return [_authorities(node) for node in (await client.list(Node)).items]
 
     return asyncio.run(read())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -55,6 +56,28 @@ def positive_number(text: str) -> float:
     if not 0 < number <= MAX_NUMBER:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0 and up to {MAX_NUMBER}")
     return number
+
+
+def whole_number(most: int) -> Callable[[str], int]:
+    """Return the type of an argument that is a number from 1 to `most`."""
+
+    def number(text: str) -> int:
+        if text.isascii() and text.isdecimal() and len(text) <= len(str(most)) and 1 <= int(text) <= most:
+            return int(text)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {most}")
+
+    return number
+
+
+def require_writable(file: Path) -> None:
+    """Return if a file can be written, before a command does what it cannot undo. Raises InputError."""
+    folder = file.parent
+    if not folder.is_dir():
+        raise InputError(f"{file}: there is no directory {folder}; nothing was done")
+    if file.is_dir():
+        raise InputError(f"{file} is a directory; the name of a file is accepted; nothing was done")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise InputError(f"{file}: files of the directory {folder} cannot be written; nothing was done")
 
 
 def add_command(

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from api.client.client import Client, ClientError, NotFound
 from api.client.kubeconfig import Kubeconfig
 from api.core.node import Node
-from cli import kubeconfig
+from cli import kubeconfig, object_names
 from cli.command import InputError, add_command
 from lab.archives import Archive, check_images, opened
 from lab.load import warn_of_pulls
@@ -35,7 +35,13 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         "images", metavar="IMAGE", nargs="+", help="image of this machine's Docker, or a docker save file"
     )
     load.add_argument(
-        "--node", metavar="NODE", dest="nodes", action="append", default=[], help="only this node; may be repeated"
+        "--node",
+        metavar="NODE",
+        dest="nodes",
+        type=object_names.node,
+        action="append",
+        default=[],
+        help="only this node; may be repeated",
     )
     kubeconfig.add_argument(load)
 
@@ -55,7 +61,7 @@ def _load(arguments: argparse.Namespace) -> int:
 
 async def _load_archive(administrator: Kubeconfig, archive: Archive, wanted: Sequence[str], progress: Progress) -> int:
     """Load an archive onto nodes, and return how many did not get it. Raises ClientError and InputError."""
-    async with Client(administrator) as client:
+    async with kubeconfig.connect(administrator) as client:
         nodes = (await client.list(Node)).items
         names = chosen_nodes(nodes, wanted)
         progress(f"loading {archive.title}, {archive.size / 1e6:.0f} MB, onto {len(names)} of {len(nodes)} nodes")

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from api.client.client import Client
+from api.client.client import Client, OtherAuthority
 from api.client.kubeconfig import BadKubeconfig, ExecPlugin, Kubeconfig
 from cli.command import ADMIN
 from lab.topology import SITE
@@ -25,6 +25,8 @@ LAB_FILE = Path(".lab/kubeconfig")
 """The lab's, in the directory in which `make lab` was run. It is read while that lab runs: a file of this name in a
 folder from elsewhere could run programs of its own, and send files of the user to a server of its own.
 """
+
+CONNECT_SECONDS = 10.0
 
 CREDENTIAL_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 
@@ -44,13 +46,25 @@ def load(file: str = "") -> Kubeconfig:
     return kubeconfig
 
 
+def connect(kubeconfig: Kubeconfig) -> Client:
+    """Return a client for a person, who waits less long than a daemon for a master that is stopped."""
+    return Client(kubeconfig, connect_seconds=CONNECT_SECONDS)
+
+
+def sentence(error: Exception) -> str:
+    """Return what a person reads of an error."""
+    if isinstance(error, OtherAuthority):
+        return f"{error}; for a lab, `podlane lab kubeconfig --merge` writes the right one"
+    return str(error)
+
+
 def with_client(
     act: Callable[[Client, argparse.Namespace], Awaitable[None]],
 ) -> Callable[[argparse.Namespace], int]:
     """Return the function of a command that acts with a client of the master."""
 
     async def acting(arguments: argparse.Namespace) -> None:
-        async with Client(load(arguments.kubeconfig)) as client:
+        async with connect(load(arguments.kubeconfig)) as client:
             await act(client, arguments)
 
     def run(arguments: argparse.Namespace) -> int:

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from api.client.oauth_login import request_token
-from cli.command import UsageError
+from cli.command import UsageError, require_writable
 from cli.kubeconfig import writable_file
 from reconcile import atomic_file
 
@@ -51,6 +51,8 @@ def login(arguments: argparse.Namespace) -> int:
     if ":" in user:
         raise UsageError(f"the name is {user!r}; names without a colon are accepted (RFC 7617)")
     password = _password(arguments)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    require_writable(file.resolve())
     token = asyncio.run(request_token(server, user, password))
     name = f"{user}/{_cluster_name(server.server)}"
     existing = file.read_bytes() if file.exists() else b""
@@ -58,7 +60,6 @@ def login(arguments: argparse.Namespace) -> int:
         text = replace(server, token=token).merged_into(existing, name, name)
     except BadKubeconfig as error:
         raise BadKubeconfig(f"{file}: {error}") from error
-    file.parent.mkdir(parents=True, exist_ok=True)
     atomic_file.write(file.resolve(), text.encode())  # a link stays a link
     sys.stdout.write(f"{user} is logged in at {server.server}; {file} has the token\n")
     return 0

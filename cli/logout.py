@@ -8,12 +8,12 @@ import os
 import sys
 from pathlib import Path
 
-from api.client.client import ApiError, Client, NotFound
+from api.client.client import ApiError, NotFound
 from api.client.kubeconfig import Kubeconfig
 from api.core.auth import SelfSubjectReview
 from api.core.oauth import TOKEN_PREFIX, token_name
 from cli.command import UsageError
-from cli.kubeconfig import writable_file
+from cli.kubeconfig import connect, writable_file
 from reconcile import atomic_file
 
 ACCESS_TOKENS_PATH = "/apis/oauth.openshift.io/v1/oauthaccesstokens"
@@ -42,7 +42,7 @@ def logout(arguments: argparse.Namespace) -> int:
 
 async def _end_token(kubeconfig: Kubeconfig) -> str:
     """Delete the token. Return the name of its user; empty if the token is no longer valid. Raises ClientError."""
-    async with Client(kubeconfig) as client:
+    async with connect(kubeconfig) as client:
         try:
             review = await client.create_review(SelfSubjectReview())
             await client.request("DELETE", f"{ACCESS_TOKENS_PATH}/{token_name(kubeconfig.token)}")

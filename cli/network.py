@@ -12,7 +12,7 @@ from api.client.client import Client
 from api.core.node import Node
 from api.network.queries import NetworkReport, NodeQuerySpec
 from api.network.types import CHANGE_NETWORK_ANNOTATION, ChangeNetworkRequest, ClusterNetwork, HostSubnet, NetNamespace
-from cli import capture, kubeconfig, services
+from cli import capture, kubeconfig, object_names, services
 from cli.command import UsageError, add_command
 from cli.kubeconfig import with_client
 from cli.node_query import QueryFailed, query_node
@@ -35,13 +35,15 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     status = add_command(commands, "status", "show the cluster network, subnets and VNIDs", with_client(_status))
     join = add_command(commands, "join", "give projects the VNID of another project", with_client(_join))
-    join.add_argument("--to", metavar="PROJECT", required=True, help="project whose VNID the projects get")
+    join.add_argument(
+        "--to", metavar="PROJECT", type=object_names.project, required=True, help="project whose VNID the projects get"
+    )
     isolate = add_command(commands, "isolate", "give each project a VNID of its own", with_client(_isolate))
     make_global = add_command(
         commands, "global", "give projects VNID 0, which reaches all projects", with_client(_global)
     )
     for command in (join, isolate, make_global):
-        command.add_argument("projects", metavar="PROJECT", nargs="+")
+        command.add_argument("projects", metavar="PROJECT", type=object_names.project, nargs="+")
         command.add_argument(
             "--yes", action="store_true", help="also if a project loses VNID 0, or gets it by joining another one"
         )

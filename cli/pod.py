@@ -117,7 +117,7 @@ async def _request(
         async with http.request(method, path, data=body) as answer:
             content = await answer.read()
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise RequestRejected(f"no node agent answers on {socket}: {error or 'it takes too long'}") from None
+        raise RequestRejected(f"no node agent answers on {socket}: {str(error) or 'it takes too long'}") from None
     if answer.status >= 400:
         raise RequestRejected(msgspec.json.decode(content, type=Status).message)
     return answer.status, msgspec.json.decode(content, type=Pod)

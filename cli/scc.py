@@ -15,7 +15,7 @@ import msgspec
 
 from api.client.client import ApiError, Client
 from api.codec import yaml
-from cli import kubeconfig
+from cli import kubeconfig, object_names
 from cli.command import FAILED, UsageError, add_command, read_input
 from cli.project import check_projects
 from reconcile.terminal import table
@@ -34,16 +34,21 @@ def add_commands(parser: argparse.ArgumentParser) -> None:
         commands, "explain", "show which constraints admit a pod, and why the others do not", _explain
     )
     explain.add_argument("file", metavar="FILE", help="a Pod as YAML or JSON; - is standard input")
-    explain.add_argument("--as", dest="user", metavar="USER", default="", help="user who would create the pod")
+    explain.add_argument(
+        "--as", dest="user", metavar="USER", type=object_names.user, help="user who would create the pod"
+    )
     explain.add_argument(
         "--as-group",
         dest="groups",
         metavar="GROUP",
+        type=object_names.user,
         action="append",
         default=[],
         help="group of that user (repeatable)",
     )
-    explain.add_argument("-n", "--namespace", metavar="NAMESPACE", default="", help="namespace of the pod (default)")
+    explain.add_argument(
+        "-n", "--namespace", metavar="NAMESPACE", type=object_names.project, help="namespace of the pod (default)"
+    )
     kubeconfig.add_argument(explain)
 
 
@@ -74,7 +79,7 @@ async def _print_explanation(arguments: argparse.Namespace, pod: Document) -> bo
     """Print what becomes of the pod with each SCC. Return whether it is admitted."""
     headers = [("Impersonate-User", arguments.user)] if arguments.user else []
     headers += [("Impersonate-Group", group) for group in arguments.groups]
-    async with Client(kubeconfig.load(arguments.kubeconfig)) as client:
+    async with kubeconfig.connect(kubeconfig.load(arguments.kubeconfig)) as client:
         await check_projects(client, [pod["metadata"]["namespace"]])
         names = await _scc_names(client)
         outcome = await _try(client, pod, headers)

@@ -11,6 +11,7 @@ from api.core.node import Node
 from api.core.services import Service
 from api.network.queries import NodeQuerySpec, ServicePortReport, ServicesRequest, ServicesResult
 from api.network.types import HostSubnet
+from cli import object_names
 from cli.node_query import QueryFailed, query_node
 from cli.project import check_projects
 from reconcile.terminal import BOLD, RED, colored, table
@@ -25,16 +26,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "services",
         metavar="NAMESPACE[/NAME]",
+        type=object_names.project_or_service,
         nargs="?",
-        default="",
         help="services of one project, or one service",
     )
-    parser.add_argument("--node", metavar="NODE", default="", help="query this node only (all nodes)")
+    parser.add_argument("--node", metavar="NODE", type=object_names.node, help="query this node only (all nodes)")
 
 
 async def show(client: Client, arguments: argparse.Namespace) -> None:
     """Print the service ports of the nodes. Nodes with the same ports are grouped."""
-    namespace, _, name = arguments.services.partition("/")
+    namespace, _, name = (arguments.services or "").partition("/")
     if namespace:
         await check_projects(client, [namespace])
     if name:

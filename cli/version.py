@@ -6,11 +6,12 @@ import argparse
 import asyncio
 import importlib.metadata
 import platform
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from api.client.client import Client, InvalidResponse
+from api.client.client import InvalidResponse
 from cli import kubeconfig
 
 
@@ -24,11 +25,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def show(arguments: argparse.Namespace) -> int:
     """Print the versions, that of the client also if the server does not answer. Raises ClientError, BadKubeconfig."""
     versions: dict[str, Any] = {"clientVersion": client_version()}
+    is_json = arguments.output == "json"
+    if not is_json:
+        # A master that does not answer takes its time.
+        print(_line("Client", versions["clientVersion"]), flush=True)
     try:
         if not arguments.client:
             versions["serverVersion"] = asyncio.run(_server_version(arguments))
     finally:
-        print(_text(versions, arguments.output == "json"))
+        if is_json:
+            print(msgspec.json.format(msgspec.json.encode(versions), indent=2).decode())
+    if not is_json and not arguments.client:
+        print("\n".join(_server_lines(versions["serverVersion"])))
     return 0
 
 
@@ -47,7 +55,7 @@ def client_version() -> dict[str, str]:
 
 
 async def _server_version(arguments: argparse.Namespace) -> dict[str, Any]:
-    async with Client(kubeconfig.load(arguments.kubeconfig)) as client:
+    async with kubeconfig.connect(kubeconfig.load(arguments.kubeconfig)) as client:
         body = await client.request("GET", "/version")
     try:
         version = msgspec.json.decode(body)
@@ -58,10 +66,11 @@ async def _server_version(arguments: argparse.Namespace) -> dict[str, Any]:
     return version
 
 
-def _text(versions: dict[str, Any], is_json: bool) -> str:
-    if is_json:
-        return msgspec.json.format(msgspec.json.encode(versions), indent=2).decode()
-    names = {"clientVersion": "Client Version", "serverVersion": "Server Version"}
-    lines = [f"{names[key]}: {version['gitVersion']}" for key, version in versions.items()]
-    master = versions.get("serverVersion", {}).get("podlaneVersion")
-    return "\n".join((*lines, f"Master Version: {master}") if isinstance(master, str) else lines)
+def _server_lines(version: dict[str, Any]) -> Iterator[str]:
+    yield _line("Server", version)
+    if isinstance(master := version.get("podlaneVersion"), str):
+        yield f"Master Version: {master}"
+
+
+def _line(what: str, version: dict[str, Any]) -> str:
+    return f"{what} Version: {version['gitVersion']}"

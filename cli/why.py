@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from api.client.client import Client, ClientError, NotFound
 from api.core.pod import Pod
 from api.core.services import Service
-from cli import kubeconfig
+from cli import kubeconfig, object_names
 from cli.command import FAILED, NOT_JUDGED, UsageError
 from cli.node_query import QueryFailed
 from cli.project import check_project_of
@@ -20,19 +20,26 @@ from cli.trace.topology import ClusterTopology, Host
 from cli.trace.verdict import (
     OUTSIDE,
     Verdict,
+    not_judged,
     outside_to_cluster_ip,
     outside_to_node,
     outside_to_other_port,
     outside_to_pod,
+    sender_problem,
     verdict,
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of `podlane why`."""
-    parser.add_argument("source", metavar="SRC", help="PROJECT/POD, a node, an address, or outside")
     parser.add_argument(
-        "target", metavar="DST", help="also PROJECT/SERVICE, or the name of a service as a pod says it (web, web.blue)"
+        "source", metavar="SRC", type=object_names.endpoint, help="PROJECT/POD, a node, an address, or outside"
+    )
+    parser.add_argument(
+        "target",
+        metavar="DST",
+        type=object_names.endpoint,
+        help="also PROJECT/SERVICE, or the name of a service as a pod says it (web, web.blue)",
     )
     parser.add_argument(
         "-p",
@@ -53,7 +60,7 @@ def why(arguments: argparse.Namespace) -> int:
     try:
         found = asyncio.run(_verdict(arguments, port, protocol))
     except ClientError as error:
-        sys.stderr.write(f"podlane: {error}\n")
+        sys.stderr.write(f"podlane: {kubeconfig.sentence(error)}\n")
         return NOT_JUDGED
     print(found.sentence)
     if found.advice:
@@ -72,10 +79,14 @@ def _port(text: str) -> tuple[int, str]:
 
 
 async def _verdict(arguments: argparse.Namespace, port: int, protocol: str) -> Verdict:
-    async with Client(kubeconfig.load(arguments.kubeconfig)) as client:
+    async with kubeconfig.connect(kubeconfig.load(arguments.kubeconfig)) as client:
         topology = await load_topology(client)
         source = await _host(client, arguments.source, "", topology)
+        if problem := sender_problem(source, topology):
+            raise UsageError(problem)
         target = await _host(client, arguments.target, source.project, topology)
+        if reason := not_judged(source, target):
+            raise QueryFailed(f"not judged: {reason}")
         words = []
         if source == OUTSIDE:
             entrance = await _entrance(client, target, port, topology)

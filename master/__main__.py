@@ -29,10 +29,6 @@ PROG, FILE = "podlane-master", "/etc/podlane/master.yaml"
 def main() -> int:
     """Run the console script. Exit codes: 0 stopped, 1 failed, 2 invalid configuration."""
     settings = load(MasterConfig, PROG, FILE, problems=_problems, file_problems=_problems_of_check)
-    if not settings.kubeconfig and not is_own(settings.advertise_address):
-        found = problem("advertiseAddress", settings.advertise_address, "an address of this host is accepted")
-        sys.stderr.write(f"{PROG}: {found}: {', '.join(own_addresses())}\n")
-        return 2
     errors: list[Exception] = []
 
     async def serve() -> None:
@@ -51,10 +47,14 @@ def _read_again() -> MasterConfig:
 
 
 def _problems(settings: MasterConfig) -> Iterator[str]:
-    """Yield what is wrong with the settings, and with the files without which the master does not start."""
-    yield from config_problems(settings)
+    """Yield what is wrong with the settings, and with the host and the files without which no master starts."""
+    wrong = tuple(config_problems(settings))
+    yield from wrong
     if settings.kubeconfig:
         return
+    if not wrong and not is_own(settings.advertise_address):
+        accepted = f"an address of this host is accepted: {', '.join(own_addresses())}"
+        yield problem("advertiseAddress", settings.advertise_address, accepted)
     if settings.identity_providers or settings.audit_policy_file or settings.project_request_template:
         with frozen_imports():
             from master import config_files  # noqa: PLC0415 - 1 MB less for those who use none

@@ -2,6 +2,7 @@
 
 ClientError
 ├── Unreachable        no response, or one that is not HTTP; the request may or may not have had its effect
+│   └── OtherAuthority     the server's certificate is not of the accepted authority; the request was not sent
 ├── InvalidResponse    a response that is not the requested object
 └── ApiError           the API server answered with a failure Status
     ├── Forbidden      403
@@ -50,6 +51,10 @@ class Unreachable(ClientError):
     """A request without a response."""
 
 
+class OtherAuthority(Unreachable):
+    """A server whose certificate is not of the accepted authority."""
+
+
 class InvalidResponse(ClientError):
     """A response that is not the requested object."""
 
@@ -96,6 +101,35 @@ def error_from_status(status: Status) -> ApiError:
     return _BY_CODE.get(status.code, ApiError)(status)
 
 
+_OTHER_AUTHORITY, _OTHER_NAME, _OTHER_TIME = {7, 18, 19, 20, 21, 30}, {62, 64}, {9, 10}
+"""Results of the verification of a certificate (X509_STORE_CTX_get_error(3)): X509_V_ERR_..."""
+
+
+def unreachable(server: str, error: Exception, authority: str = "that of the kubeconfig") -> Unreachable:
+    """Return the exception for a request to a server that failed. `authority` is the one that is accepted."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return _certificate_error(server, error.certificate_error, authority)
+    if isinstance(error, TimeoutError):
+        return Unreachable(f"{server} does not answer in time")
+    # The text of an error may be empty.
+    reason = str(error) or type(error).__name__
+    if server.startswith("http://") and not isinstance(error, aiohttp.ClientConnectorError):
+        reason += "; a master is accepted at https://"
+    return Unreachable(f"{server} does not answer: {reason}")
+
+
+def _certificate_error(server: str, error: Exception, authority: str) -> Unreachable:
+    code, reason = getattr(error, "verify_code", 0), getattr(error, "verify_message", "") or str(error)
+    if code in _OTHER_AUTHORITY:
+        return OtherAuthority(f"{server}: its certificate is of another authority than {authority} ({reason})")
+    problem = "not accepted"
+    if code in _OTHER_NAME:
+        problem = "for other names"
+    if code in _OTHER_TIME:
+        problem = "not valid now, or the clock of this host is wrong"
+    return Unreachable(f"{server}: its certificate is {problem} ({reason})")
+
+
 @dataclass(frozen=True, slots=True)
 class Event(Generic[O]):
     """A watch event; `type` is ADDED, MODIFIED, DELETED or BOOKMARK."""
@@ -113,8 +147,8 @@ def resource_path(kind: type[Object], namespace: str = "", name: str = "", subre
     """Return the path of a collection, an object or a subresource."""
     prefix = "/api/v1" if kind.API_VERSION == "v1" else f"/apis/{kind.API_VERSION}"
     if namespace and kind.NAMESPACED:
-        prefix += f"/namespaces/{quote(namespace)}"
-    return "/".join([prefix, kind.PLURAL, *(quote(part) for part in (name, subresource) if part)])
+        prefix += f"/namespaces/{quote(namespace, safe='')}"
+    return "/".join([prefix, kind.PLURAL, *(quote(part, safe="") for part in (name, subresource) if part)])
 
 
 def _ignore_response(method: str, address: str, code: int) -> None:
@@ -125,12 +159,18 @@ class Client:
     """A client of the API server, used as `async with Client(kubeconfig) as client`. Every request raises ClientError.
 
     `on_response` is called after each request with the method, the address of the server, and the status code of the
-    response, 0 if there was none.
+    response, 0 if there was none. A server has `connect_seconds` to accept a connection, TLS included.
     """
 
-    def __init__(self, kubeconfig: Kubeconfig, on_response: Callable[[str, str, int], None] = _ignore_response) -> None:
+    def __init__(
+        self,
+        kubeconfig: Kubeconfig,
+        on_response: Callable[[str, str, int], None] = _ignore_response,
+        connect_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    ) -> None:
         self._connections = Connections(kubeconfig)
         self._on_response = on_response
+        self._connect_seconds = connect_seconds
 
     async def __aenter__(self) -> Client:
         self._connections.open()
@@ -273,7 +313,7 @@ class Client:
         headers: Iterable[tuple[str, str]] = (),
     ) -> bytes:
         """Send a request and return the body of a successful response. `headers` are further headers."""
-        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS)
+        timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT_SECONDS, connect=self._connect_seconds)
         all_headers = [*([("Content-Type", content_type)] if body is not None else []), *headers]
         async with self._open_response(
             method, path, body=body, headers=all_headers, query=query, timeout=timeout
@@ -329,7 +369,7 @@ class Client:
                     raise self._unreachable(error) from None
 
     def _unreachable(self, error: Exception) -> Unreachable:
-        return Unreachable(f"{self._connections.server} does not answer: {error or type(error).__name__}")
+        return unreachable(self._connections.server, error)
 
 
 def _query(field_selector: str, label_selector: str) -> dict[str, str]:

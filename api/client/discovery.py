@@ -17,7 +17,7 @@ import aiohttp
 import msgspec
 
 from api.client.authorities import authorities_of
-from api.client.client import ClientError, InvalidResponse, Unreachable
+from api.client.client import ClientError, InvalidResponse, unreachable
 from api.client.connections import CLEANUP_CLOSED
 from api.client.kubeconfig import Kubeconfig
 from api.core.cluster_info import PATH
@@ -31,7 +31,7 @@ MAX_BYTES = 64 << 10
 
 
 class UntrustedServer(ClientError):
-    """A server whose certificate is not of the expected authority."""
+    """A server that has none of the accepted authorities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +84,8 @@ async def _fetch(server: str, context: ssl.SSLContext, server_name: str = "") ->
         ):
             body = await _read(server, response.content)
             return _parse(server, response.status, body, response.headers.get("Date", ""))
-    except aiohttp.ClientConnectorCertificateError as error:
-        reason = getattr(error.certificate_error, "verify_message", "") or str(error.certificate_error)
-        raise UntrustedServer(f"{server}: the certificate of the server is not accepted: {reason}") from None
     except (aiohttp.ClientError, OSError, TimeoutError) as error:
-        raise Unreachable(f"{server} does not answer: {error or 'no answer in time'}") from None
+        raise unreachable(server, error, "the expected one") from None
 
 
 async def _read(server: str, content: aiohttp.StreamReader) -> bytes:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import aiohttp
 
-from api.client.client import ClientError, InvalidResponse, Unreachable
+from api.client.client import ClientError, InvalidResponse, unreachable
 from api.client.kubeconfig import Kubeconfig
 
 DISCOVERY_PATH = "/.well-known/oauth-authorization-server"
@@ -33,7 +33,7 @@ async def request_token(server: Kubeconfig, user: str, password: str) -> str:
         async with aiohttp.ClientSession(server.server, connector=connector, timeout=timeout) as http:
             return await _request_token(http, server.server, user, password)
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise Unreachable(f"{server.server}: {error or 'no answer'}") from error
+        raise unreachable(server.server, error) from error
     except ValueError as error:
         raise InvalidResponse(f"{server.server}: the answer is malformed: {error}") from error
 

@@ -122,7 +122,10 @@ def command_in_lab(lab: Lab, name: str, folder: Path) -> tuple[str, ...]:
 
 def _settings(process: Process) -> str:
     """Return the flags of a daemon of the lab as a configuration file, beside those of its own file."""
-    done = subprocess.run([*process.command, "--check"], capture_output=True, text=True, check=False, timeout=60)
+    # A master judges its address by the links of its network namespace.
+    entered = ("nsenter", f"--net=/run/netns/{process.namespace}") if process.namespace else ()
+    command = [*entered, *process.command, "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode:
         raise LabError(f"{process.name}: {done.stderr.strip()}")
     return done.stdout

@@ -33,6 +33,7 @@ from api.core.node import Node
 from api.network.types import ClusterNetwork
 from api.pki import keys
 from api.pki.pem import BadPem
+from cli import object_names
 from cli.command import UsageError, positive_number
 from cli.join import checks, journal, settings
 from cli.join.host import UNITS, Host, HostError
@@ -92,7 +93,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         help="sha256: and the hash of the public key of the cluster's authority; several are accepted",
     )
-    parser.add_argument("--name", metavar="NAME", default="", help="name of the node (that of the host)")
+    parser.add_argument("--name", metavar="NAME", type=object_names.node, help="name of the node (that of the host)")
     parser.add_argument(
         "--address", metavar="IP", type=_address, help="address of the node (the one from which it reaches the master)"
     )
@@ -118,7 +119,7 @@ def join_command(arguments: argparse.Namespace) -> int:
     token = _token_of_stdin() if arguments.token == "-" else arguments.token
     if problems := [*checks.argument_problems(server, token, hashes)]:
         raise UsageError("\n".join(problems))
-    request = Request(server, token, hashes, arguments.name, arguments.address, arguments.timeout)
+    request = Request(server, token, hashes, arguments.name or "", arguments.address, arguments.timeout)
     join(request, Host(), Progress())
     return 0
 
@@ -271,7 +272,7 @@ def _is_joined(plan: Plan, host: Host) -> bool:
     path = host.path(plan.files.kubeconfig)
     if not path.exists():
         return False
-    reset = "`podlane node reset` makes this host leave its cluster; then join again"
+    reset = "`podlane node reset --yes` makes this host leave its cluster; then join again"
     try:
         kubeconfig = Kubeconfig.load(path)
         certificate = keys.parse_certificate(kubeconfig.certificate)

@@ -29,6 +29,7 @@ UNITS = ("podlane-sdn.service", "podlane-node-agent.service")
 """The units of a node, in the order in which they start."""
 
 INSTALL = "install podlane-node (apt), or run `make install-node` in a clone"
+REMOVE_NODE = Path(sys.prefix) / "libexec" / "remove-node"
 LOCK = "/run/podlane-join.lock"
 COMMANDS = ("podlane-sdn", "podlane-node-agent")
 
@@ -246,12 +247,15 @@ class Host:
         state = _output("systemctl", "is-active", unit).strip()
         return "" if state in {"active", "activating", "reloading"} else state or "unknown"
 
+    def require_reset(self) -> None:
+        """Return if a node is installed on this host. Raises HostError."""
+        if not REMOVE_NODE.exists():
+            raise HostError(f"no node is installed on this host: there is no {REMOVE_NODE}; {INSTALL}")
+
     def reset(self) -> None:
         """Stop the daemons of a node, and remove its pods, its network and its state. Raises HostError."""
-        script = Path(sys.prefix) / "libexec" / "remove-node"
-        if not script.exists():
-            raise HostError(f"there is no {script}; {INSTALL}")
-        _run(str(script), "--reset", seconds=600.0)
+        self.require_reset()
+        _run(str(REMOVE_NODE), "--reset", seconds=600.0)
 
 
 def _docker(docker_socket: str) -> contextlib.closing[Any]:

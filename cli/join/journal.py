@@ -44,7 +44,7 @@ def load(host: Host) -> Journal | None:
     try:
         return msgspec.json.decode(text, type=Journal)
     except msgspec.MsgspecError as error:
-        raise HostError(f"{FILE}: {error}; `podlane node reset` removes what a join has left") from None
+        raise HostError(f"{FILE}: {error}; `podlane node reset --yes` removes what a join has left") from None
 
 
 def save(host: Host, journal: Journal) -> None:
@@ -77,7 +77,7 @@ def undo(host: Host, journal: Journal) -> Iterator[str]:
             failed = True
             yield str(error)
     if failed:
-        yield f"{FILE} has what was there before; `podlane node reset` removes the rest"
+        yield f"{FILE} has what was there before; `podlane node reset --yes` removes the rest"
     else:
         host.remove(FILE)
     if has_joined:

@@ -21,7 +21,7 @@ from api.meta.types import ObjectMeta
 from api.network.types import HostSubnet
 from api.pki import keys
 from api.pki.pem import BadPem
-from cli import kubeconfig
+from cli import kubeconfig, object_names
 from cli.command import InputError, add_command, positive_number
 from cli.kubeconfig import with_client
 from cli.node.selection import DrainOptions, names, select
@@ -51,7 +51,7 @@ def add_commands(nodes: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
     )
     remove_node.add_argument("--force", action="store_true", help="also a node that is Ready and has pods")
     for command in (drain_node, remove_node):
-        command.add_argument("name", metavar="NODE")
+        command.add_argument("name", metavar="NODE", type=object_names.node)
         kubeconfig.add_argument(command)
 
 
@@ -144,7 +144,7 @@ async def _remove(client: Client, arguments: argparse.Namespace) -> None:
     await _revoke(client, name)
     await _delete(client, Node, name)
     await _wait_for_subnet(client, name)
-    print(f"node {name} is removed, and its certificates are refused; on the host: podlane node reset")
+    print(f"node {name} is removed, and its certificates are refused; on the host: podlane node reset --yes")
 
 
 async def _revoke(client: Client, name: str) -> None:

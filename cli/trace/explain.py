@@ -311,6 +311,8 @@ def _receiver(output: str, node: str, target: Host, topology: ClusterTopology) -
     if output == "node":
         if _is_own(target, node, topology):
             return f"{node} itself"
+        if target.address.is_loopback or target.address.is_unspecified:
+            return f"the network stack of {node}, which forwards nothing to {target.address}"
         return f"{topology.node_at(target.address) or 'the outside'}, with the address of {node}"
     return f"{target} on {node}" if output == f"pod {target.address}" else ""
 

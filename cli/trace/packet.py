@@ -8,6 +8,7 @@ from ipaddress import IPv4Address
 
 from api.network.queries import TraceRequest
 from api.validation import network
+from cli import object_names
 from cli.command import UsageError
 from cli.trace.topology import ClusterTopology, Host
 
@@ -25,8 +26,8 @@ _FLAGS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that describe the packet."""
     endpoint = "PROJECT/POD, a node, or an address (also of a container outside of any pod)"
-    parser.add_argument("source", metavar="SRC", help=endpoint)
-    parser.add_argument("target", metavar="DST", help=f"{endpoint}, or PROJECT/SERVICE")
+    parser.add_argument("source", metavar="SRC", type=object_names.endpoint, help=endpoint)
+    parser.add_argument("target", metavar="DST", type=object_names.endpoint, help=f"{endpoint}, or PROJECT/SERVICE")
     kinds = parser.add_argument_group("the packet")
     add = kinds.add_argument
     protocols = "protocol (icmp; for a service, that of its port); arp is an ARP request of SRC for DST"
@@ -46,11 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     either = entrances.add_mutually_exclusive_group()
     either.add_argument("--from-outside", action="store_true", help="from outside, through the node's network stack")
     either.add_argument(
-        "--from-tunnel", metavar="HOST", default="", help="through a VXLAN tunnel from a node or address"
+        "--from-tunnel",
+        metavar="HOST",
+        type=object_names.node_or_address,
+        help="through a VXLAN tunnel from a node or address",
     )
     entrances.add_argument("--vnid", type=int, metavar="N", help="the VNID in the VXLAN packet")
     entrances.add_argument(
-        "--on", metavar="NODE", default="", help="the node at which the packet arrives (that of DST)"
+        "--on", metavar="NODE", type=object_names.node, help="the node at which the packet arrives (that of DST)"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from cli.trace.explain import explain
+from cli.trace.explain import BROADCAST, explain
 from cli.trace.topology import ClusterTopology, Hop, Host
 
 OUTSIDE = Host(IPv4Address("198.51.100.1"), "outside")
@@ -33,6 +33,34 @@ def verdict(source: Host, target: Host, hops: list[Hop], topology: ClusterTopolo
     if kind in ("dropped", "refused"):
         return Verdict(False, sentence, _advice(source, target, hops, topology))
     return Verdict(True, sentence + _reason(source, target, hops, topology))
+
+
+def sender_problem(source: Host, topology: ClusterTopology) -> str:
+    """Return why nothing sends packets from a source, and what is accepted; empty if something does."""
+    if source == OUTSIDE or source.enters:
+        return ""
+    if source.name or source.address in topology.services:
+        return f"SRC is {source}, a service, which only receives; one of its pods is accepted"
+    node = topology.node_at(source.address)
+    if node:
+        return f"SRC is {source}, an address of {node}; {node} is accepted"
+    if topology.is_inside(source.address):
+        return f"SRC is {source}, which is in the subnet of no node; PROJECT/POD or a node is accepted"
+    return f"SRC is {source}, which is no address of the cluster; outside is accepted"
+
+
+def not_judged(source: Host, target: Host) -> str:
+    """Return why the pod network does not decide about packets to a target; empty if it does."""
+    address = target.address
+    if target.name:
+        return ""
+    if address.is_loopback or address.is_unspecified:
+        return f"packets to {address} do not leave {source}: the address is that of the sender itself"
+    if address.is_link_local:
+        return f"{address} is on the link of the node of {source}, and what answers there is no part of the pod network"
+    if address.is_reserved and address != BROADCAST:
+        return f"{address} is a reserved address (240.0.0.0/4), which no host has"
+    return ""
 
 
 def outside_to_pod(pod: Host) -> Verdict:

@@ -74,7 +74,7 @@ class SdnNetwork:
                 status = response.status
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
             raise NotReady(
-                f"the sdn daemon does not answer on {self._socket}: {error or 'no answer in time'}"
+                f"the sdn daemon does not answer on {self._socket}: {str(error) or 'no answer in time'}"
             ) from None
         if status == 200:
             return content

@@ -41,7 +41,7 @@ def test_node_leaves_and_joins_again_with_approval(site: Site) -> None:
     node = site.nodes["node-2"]
     podlane(site, "node", "drain", "node-2", "--force")
     config = node.run("cat", "/etc/podlane/sdn.yaml")
-    node.run("podlane", "node", "reset")
+    node.run("podlane", "node", "reset", "--yes")
     assert not any(map(node.is_active, UNITS))
     assert "tun0" not in node.run("ip", "-o", "link")
     assert "podlane" not in node.run("nft", "list", "ruleset")

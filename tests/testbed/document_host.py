@@ -54,7 +54,7 @@ class DocumentHost:
         commands = root / "bin"
         commands.mkdir()
         settings, daemon = self.etc / "master.yaml", Path(sys.executable).parent / "podlane-master"
-        settings.write_text("port: 0\n")
+        settings.write_text("port: 0\nadvertiseAddress: 127.0.0.1\n")
         for name, text in (
             ("htpasswd", HTPASSWD),
             ("podlane-master", DAEMON.format(daemon=daemon, settings=settings)),

@@ -50,7 +50,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def required(daemon: str, files: Path) -> dict[str, Any]:
     """Return settings with which a daemon starts."""
     if daemon == "master":
-        return {"stateDir": str(files)}
+        return {"stateDir": str(files), "advertiseAddress": "127.0.0.1"}
     return {
         "nodeName": "node-1",
         "nodeIp": "10.245.2.3",

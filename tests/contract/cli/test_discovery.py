@@ -12,7 +12,7 @@ import pytest
 import yaml
 from aiohttp import web
 
-from api.client.client import ClientError, InvalidResponse
+from api.client.client import ClientError, InvalidResponse, OtherAuthority
 from api.client.discovery import MAX_BYTES, UntrustedServer, fetch_accepted, fetch_verified
 from api.client.kubeconfig import Kubeconfig
 from api.pki import keys
@@ -39,7 +39,7 @@ async def test_authority_beside_the_right_one_is_not_trusted(tmp_path: Path) -> 
     async with https_server(files, answer) as url:
         info = await fetch_accepted(url, [real_hash])
         assert [*keys.certificates_by_key_hash(info.ca)] == [real_hash]
-        with pytest.raises(UntrustedServer, match="the certificate of the server is not accepted"):
+        with pytest.raises(OtherAuthority, match="its certificate is of another authority than the expected one"):
             await fetch_verified(Kubeconfig(url, info.ca))
         with pytest.raises(UntrustedServer, match=f"{real_hash}"):
             await fetch_accepted(url, [f"sha256:{'0' * 64}"])

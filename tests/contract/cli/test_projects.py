@@ -94,6 +94,27 @@ def test_scc_explain_fails_if_the_pod_is_refused(podlane: Podlane, tmp_path: Pat
     assert podlane("scc", "explain", str(file), "-n", "red", "--as", "nobody") == (1, "")
 
 
+SECRETS = "/api/v1/namespaces/kube-system/secrets"
+
+
+@pytest.mark.parametrize("out", ["nowhere/x", "."])
+def test_a_file_that_cannot_be_written_is_found_before_a_token_is_made(
+    out: str, podlane: Podlane, server: ApiServer, tmp_path: Path
+) -> None:
+    def names(path: str) -> list[str]:
+        return [item["metadata"]["name"] for item in SyncClient(server.kubeconfig).get(path)["items"]]
+
+    before = names(SECRETS)
+    for words in (("node", "token"), ("node", "add", "node-7")):
+        code, error = podlane(*words, f"--out={tmp_path / out}")
+        assert code == 1
+        assert error.startswith(f"podlane: {tmp_path / out}")
+        assert error.endswith("; nothing was done\n")
+    assert names(SECRETS) == before
+    assert podlane("node", "token", f"--out={tmp_path / 'x'}") == (0, "")
+    assert len(names(SECRETS)) == len(before) + 1
+
+
 def test_changes_of_vnid_0_need_yes(podlane: Podlane, server: ApiServer) -> None:
     podlane("network", "isolate", "red", "blue")
     before = vnids(server)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from api.client.client import OtherAuthority, Unreachable
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
 from cli import kubeconfig
 from cli.__main__ import main
@@ -217,3 +219,23 @@ def test_kubeconfig_of_the_masters_user_names_no_programs_and_files_for_root(hom
     assert not (home / "ran").exists()
     os.chown(write(admin, "admin"), 65534, 65534)
     assert kubeconfig.load().token == "admin"
+
+
+def test_a_certificate_of_another_authority_names_the_command_for_labs() -> None:
+    other = "https://m:8443: its certificate is of another authority than that of the kubeconfig"
+    hint = "for a lab, `podlane lab kubeconfig --merge` writes the right one"
+    assert kubeconfig.sentence(OtherAuthority(other)) == f"{other}; {hint}"
+    assert kubeconfig.sentence(Unreachable("https://m:8443 does not answer")) == "https://m:8443 does not answer"
+
+
+@pytest.mark.parametrize(("command", "code"), [("version", 1), ("why red/a red/b", 3), ("network status", 1)])
+def test_commands_say_the_same_of_a_master_that_does_not_answer(
+    command: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(kubeconfig, "CONNECT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        server = f"https://127.0.0.1:{silent.getsockname()[1]}"
+        file = tmp_path / "config"
+        file.write_text(Kubeconfig(server, b"", token="t").text("a", "a"))
+        assert main([*command.split(), f"--kubeconfig={file}"]) == code
+    assert capsys.readouterr().err == f"podlane: {server} does not answer in time\n"

@@ -15,9 +15,11 @@ from cli.trace.verdict import (
     MULTICAST_ANNOTATION,
     OUTSIDE,
     Verdict,
+    not_judged,
     outside_to_cluster_ip,
     outside_to_other_port,
     outside_to_pod,
+    sender_problem,
     verdict,
 )
 from cli.why import _port, _service_names
@@ -44,6 +46,53 @@ def judged(
     result: TraceResult, target: Host = BLUE, source: Host = RED, topology: ClusterTopology = TOPOLOGY
 ) -> Verdict:
     return verdict(source, target, [hop(result)], topology)
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("8.8.8.8", "SRC is 8.8.8.8, which is no address of the cluster; outside is accepted"),
+        ("10.245.2.4", "SRC is 10.245.2.4, an address of node-2; node-2 is accepted"),
+        ("10.131.0.9", "SRC is 10.131.0.9, which is in the subnet of no node; PROJECT/POD or a node is accepted"),
+        ("blue/web", "SRC is blue/web, a service, which only receives; one of its pods is accepted"),
+        ("172.30.7.7", "SRC is 172.30.7.7, a service, which only receives; one of its pods is accepted"),
+        ("red/a", ""),
+        ("node-1", ""),
+        ("10.128.0.77", ""),
+    ],
+)
+def test_sources_that_send_nothing_into_the_pod_network_are_refused(source: str, problem: str) -> None:
+    host = TOPOLOGY.find_host(source)
+    assert host is not None
+    assert sender_problem(host, TOPOLOGY) == problem
+    assert sender_problem(OUTSIDE, TOPOLOGY) == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("127.0.0.1", "packets to 127.0.0.1 do not leave red/a"),
+        ("0.0.0.0", "packets to 0.0.0.0 do not leave red/a"),
+        ("169.254.169.254", "169.254.169.254 is on the link of the node of red/a"),
+        ("240.0.0.1", "240.0.0.1 is a reserved address"),
+    ],
+)
+def test_addresses_about_which_the_pod_network_does_not_decide_are_not_judged(address: str, reason: str) -> None:
+    assert not_judged(RED, Host(IPv4Address(address))).startswith(reason)
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "10.128.2.3", "172.30.0.9", "239.1.2.3", "255.255.255.255"])
+def test_addresses_that_a_trace_judges(address: str) -> None:
+    assert not_judged(RED, Host(IPv4Address(address))) == ""
+
+
+@pytest.mark.parametrize(
+    ("address", "receiver"),
+    [("127.0.0.1", "the network stack of node-2, which forwards nothing to 127.0.0.1"), ("8.8.8.8", "the outside")],
+)
+def test_nodes_forward_nothing_to_loopback(address: str, receiver: str) -> None:
+    found = judged(TraceResult((TraceStep("external_output"),), ("node",), 10), Host(IPv4Address(address)))
+    assert found.sentence.startswith(f"delivered: red/a reaches {receiver}")
 
 
 def test_packets_between_isolated_projects_pass_after_a_join() -> None:

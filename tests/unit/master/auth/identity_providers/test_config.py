@@ -255,7 +255,7 @@ def test_check_of_the_configuration_names_wrong_providers(
     file = tmp_path / "master.yaml"
     missing = document("HTPasswdPasswordIdentityProvider", file=str(tmp_path / "none"))
     for entries, code in (([document("DenyAllPasswordIdentityProvider")], 0), ([missing], 2)):
-        file.write_text(yaml.safe_dump({"identityProviders": entries}))
+        file.write_text(yaml.safe_dump({"identityProviders": entries, "advertiseAddress": "127.0.0.1"}))
         monkeypatch.setattr("sys.argv", ["podlane-master", "--config", str(file), "--check"])
         with pytest.raises(SystemExit) as exited:
             main()
