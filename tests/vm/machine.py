@@ -115,6 +115,7 @@ def run(script: str, cgroup_version: int, seconds: float) -> tuple[int, str]:
     """Run a shell script as root in a new machine. Return its exit code and its output, which is also printed
     meanwhile.
     """
+    _compile_modules()
     with tempfile.TemporaryDirectory(prefix="podlane-vm-") as folder:
         where = Path(folder)
         (where / "initrd").write_bytes(_initrd(script))
@@ -124,6 +125,12 @@ def run(script: str, cgroup_version: int, seconds: float) -> tuple[int, str]:
         finally:
             shared.terminate()
             shared.wait()
+
+
+def _compile_modules() -> None:
+    """Store the bytecode of all modules. In the machine, each process would compile them again, for many seconds."""
+    packages = sorted(str(found.parent) for found in ROOT.glob("*/__init__.py"))
+    subprocess.run([sys.executable, "-m", "compileall", "-q", *packages], check=True)
 
 
 def _kernel() -> str:

@@ -1,4 +1,4 @@
-"""Services on Open vSwitch's kernel datapath with real packets, in a machine whose kernel has it."""
+"""Isolation, services and traces on Open vSwitch's kernel datapath, in machines whose kernel has it."""
 
 from __future__ import annotations
 
@@ -8,21 +8,39 @@ import sys
 
 import pytest
 
+from tests.testbed import kernel_datapath
 from tests.vm import machine
 
-INSIDE = (
-    "tests/net/node/test_tunnel_port.py",
-    "tests/net/services/test_pod_clients.py",
-    "tests/net/services/test_services.py",
-)
-"""Cluster IPs and node ports by TCP and UDP on both nodes, other projects, a pod that calls itself, refusals."""
-LEFT_OUT = "can_soon_connect_to_the_endpoint or trace or killed_daemon or flows_and_groups"
-"""The kernel remembers calls that have ended for longer (docs/adr/0019-pod-service-traffic-in-open-vswitch.md); a trace
-failed in such a machine, why is open, and what follows it has not been tried.
-"""
+PODS = "tests/e2e/lab/test_pods.py"
+PARTS = {
+    "net_isolation": ("tests/net/isolation",),
+    "net_services": (
+        "tests/net/node/test_tunnel_port.py",
+        "tests/net/services/test_external_clients.py",
+        "tests/net/services/test_host_network_endpoints.py",
+        "tests/net/services/test_pod_clients.py",
+        "tests/net/services/test_services.py",
+    ),
+    "e2e_isolation": (
+        f"{PODS}::test_pods_reach_only_pods_of_their_own_project_across_nodes",
+        f"{PODS}::test_pod_exchanges_tcp_and_udp_with_the_outside_and_its_node",
+        f"{PODS}::test_pod_with_a_spoofed_address_reaches_nothing",
+        "tests/e2e/lab/test_cluster_dns.py",
+        "tests/e2e/lab/test_services.py",
+    ),
+    "trace": (
+        "tests/e2e/lab/test_drop_events.py",
+        "tests/e2e/lab/test_network_command.py",
+        "tests/e2e/lab/test_why.py",
+    ),
+}
+"""Tests that this host runs with the switch in user space. Each part has a machine of its own."""
+
+LEFT_OUT: dict[str, str] = {}
+"""Test → why it cannot pass, or takes too long, in such a machine."""
 
 PATIENCE = 3
-SECONDS = 1200
+SECONDS = 1500
 WHY_NOT = machine.missing() or ("" if "PODLANE_VM" in os.environ else "takes minutes: `make vm` runs it")
 
 SCRIPT = """\
@@ -33,24 +51,31 @@ depmod
 modprobe openvswitch || exit 1
 cd {source}
 export PYTHONDONTWRITEBYTECODE=1 PODLANE_PATIENCE={patience}
-exec {python} -m pytest -v --color=no -p no:cacheprovider -k 'not ({left_out})' {tests}
+exec {python} -m pytest -v --color=no --durations=0 -p no:cacheprovider -p {plugin} {tests}
 """
 """Where the module is, labs and daemons take the kernel's datapath."""
 
 
-@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
-def test_service_tests_pass_on_the_kernel_datapath() -> None:
-    """The tests that this host runs with the switch in user space pass there, too."""
-    script = SCRIPT.format(
+def script(*tests: str) -> str:
+    """Return the script that runs these tests, as arguments of pytest, in a machine."""
+    return SCRIPT.format(
         kernels=machine.KERNELS,
         source=machine.ROOT,
         patience=PATIENCE,
         python=sys.executable,
-        left_out=LEFT_OUT,
-        tests=" ".join(INSIDE),
+        plugin=kernel_datapath.__name__,
+        tests=" ".join((*tests, *(f"--deselect='{test}'" for test in LEFT_OUT))),
     )
-    code, output = machine.run(script, 2, SECONDS)
+
+
+@pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT)
+@pytest.mark.parametrize("part", PARTS)
+def test_tests_pass_on_the_kernel_datapath(part: str) -> None:
+    """None is skipped, and every switch has forwarded packets in the kernel: the plugin fails a test if one did not."""
+    code, output = machine.run(script(*PARTS[part]), 2, SECONDS)
     summary = re.findall(r"=+ (.*passed.*) in ", output)
     assert code == 0, output
     assert len(summary) == 1
     assert "skipped" not in summary[0]
+    [packets] = re.findall(rf"^{kernel_datapath.SUMMARY}(\d+)", output, re.MULTILINE)
+    assert int(packets) > 0

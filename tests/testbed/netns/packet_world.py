@@ -14,6 +14,8 @@ from api.meta.types import ObjectMeta
 from api.network.attach import NODE_AGENT, Attachment, AttachRequest
 from api.network.types import HostSubnet, NetNamespace
 from lab.process import LabError, run
+from lab.topology import UNDERLAY_BRIDGE
+from lab.underlay import kernel_has_datapath
 from sdn.topology import mac_of
 from tests.testbed import frames as packets
 from tests.testbed.isolation.world import PODS, PlannedPod, RunningPod
@@ -206,7 +208,8 @@ class PacketWorld(NetnsCluster):
         return packets.ethernet(self._macs[here], self._macs.get(sender, 0x020000000001), packets.IPV4, body)
 
     def _mac_of(self, node: str) -> int:
-        return int(self.in_node(node, "cat", "/sys/class/net/brphy/address").strip().replace(":", ""), 16)
+        device = "eth0" if kernel_has_datapath() else UNDERLAY_BRIDGE
+        return int(self.in_node(node, "cat", f"/sys/class/net/{device}/address").strip().replace(":", ""), 16)
 
     def delivers_from_tunnel(
         self, sender: IPv4Address, node: str, vnid: int, target: str, frame: bytes, marker: bytes

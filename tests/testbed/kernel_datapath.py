@@ -1,0 +1,53 @@
+"""A plugin of pytest: each test fails whose switches forward in user space, and the summary counts the packets.
+
+test_kernel_datapath.py of tests/vm loads it in machines that have Open vSwitch's kernel module.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from lab.process import LabError, run
+
+SUMMARY = "least packets of a switch in the kernel's datapath: "
+
+_DATAPATH = re.compile(r"^(\w+)@\S+:$", re.MULTILINE)
+_LOOKUPS = re.compile(r"^ +lookups: hit:(\d+) missed:(\d+) ", re.MULTILINE)
+
+packets_of_switches: dict[str, int] = {}
+"""Control socket of each switch that a test has used → packets that its datapath has looked up."""
+
+
+def require_kernel(switch: str, shown: str) -> int:
+    """Return the number of packets in the output of `dpctl/show`. Assert that the kernel forwards them."""
+    types = sorted(_DATAPATH.findall(shown))
+    assert types == ["system"], f"{switch}: its datapaths are {types}, not the kernel's alone"
+    return sum(int(number) for hit_and_missed in _LOOKUPS.findall(shown) for number in hit_and_missed)
+
+
+def control_sockets() -> Iterator[str]:
+    """Yield the control sockets of all running switches."""
+    for process in psutil.process_iter(["name", "cmdline"]):
+        if process.info["name"] == "ovs-vswitchd":
+            words = [word for word in process.info["cmdline"] or () if word.startswith("--unixctl=")]
+            yield from (word.removeprefix("--unixctl=") for word in words)
+
+
+@pytest.fixture(autouse=True)
+def _switches_use_the_kernels_datapath() -> Iterator[None]:
+    yield
+    for control in control_sockets():
+        try:
+            shown = run("ovs-appctl", "--timeout=20", "-t", control, "dpctl/show")
+        except LabError:
+            continue  # A test has just killed it.
+        packets_of_switches[control] = require_kernel(control, shown)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many packets the switch has forwarded that has forwarded the fewest."""
+    terminalreporter.write_line(f"{SUMMARY}{min(packets_of_switches.values(), default=0)}")
