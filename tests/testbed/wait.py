@@ -10,7 +10,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-DEADLINE_SECONDS = 60.0 * float(os.environ.get("PODLANE_PATIENCE", "1"))
+PATIENCE = float(os.environ.get("PODLANE_PATIENCE", "1"))
+DEADLINE_SECONDS = 60.0 * PATIENCE
 
 MAX_PAUSE_SECONDS = 0.2
 

@@ -35,7 +35,7 @@ MODULES = (
 )
 """In the order in which they need one another."""
 
-MEGABYTES = 3000
+MEGABYTES = 4000
 ENDED = re.compile(r"podlane-script ended with (\d+)")
 
 INIT = """\

@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from tests.testbed import kernel_datapath
-from tests.vm import machine
+from tests.vm import kernel_datapath, machine
 
 PODS = "tests/e2e/lab/test_pods.py"
 PARTS = {
@@ -39,7 +38,7 @@ PARTS = {
 LEFT_OUT: dict[str, str] = {}
 """Test → why it cannot pass, or takes too long, in such a machine."""
 
-PATIENCE = 3
+PATIENCE = 10
 SECONDS = 1500
 WHY_NOT = machine.missing() or ("" if "PODLANE_VM" in os.environ else "takes minutes: `make vm` runs it")
 

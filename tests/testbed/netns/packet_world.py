@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Callable, Iterator
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from api.core.node import Namespace
 from api.meta.types import ObjectMeta
@@ -19,11 +20,22 @@ from lab.underlay import kernel_has_datapath
 from sdn.topology import mac_of
 from tests.testbed import frames as packets
 from tests.testbed.isolation.world import PODS, PlannedPod, RunningPod
+from tests.testbed.netns.appctl import call_appctl
 from tests.testbed.netns.cluster import NetnsCluster, netns_lab
 from tests.testbed.raw_socket import RawSocket
 from tests.testbed.wait import DEADLINE_SECONDS
 
 T = TypeVar("T")
+
+_MISSED = re.compile(r"lookups: hit:\d+ missed:(\d+)")
+
+
+class _Sent(NamedTuple):
+    """A frame that is sent on a wire. The marker is part of it."""
+
+    wire: RawSocket
+    frame: bytes
+    marker: bytes
 
 
 class PacketWorld(NetnsCluster):
@@ -140,18 +152,18 @@ class PacketWorld(NetnsCluster):
         A permitted pod sends a fence after the frame. When the fence has arrived, the frame would have arrived too.
         """
         self._wires[target].received()
-        self._wires[source].send(frame)
         admins = ("admin-a", "admin-b") if self.pods[source].node == "node-1" else ("admin-b", "admin-a")
         sentry = next(name for name in admins if name != target)
-        return self._arrived(self._wires[target], marker, lambda: self._greet(sentry, target))
+        sent = _Sent(self._wires[source], frame, marker)
+        return self._arrived(self._wires[target], sent, lambda: self._greet(sentry, target))
 
     def warm_up(self, first: str, other: str) -> None:
         """Send packets both ways, because the first packets between two nodes are lost while their switches resolve
         each other.
         """
         for source, target in ((first, other), (other, first)):
-            marker = self._greet(source, target)
-            self._arrived(self._wires[target], marker, lambda: self._greet(source, target))  # noqa: B023
+            self._greet(source, target)
+            self._until_fenced(self._wires[target], lambda: self._greet(source, target))  # noqa: B023
 
     def _greet(self, source: str, target: str) -> bytes:
         running_pod, other, marker = self.pods[source], self.pods[target], packets.new_marker()
@@ -159,14 +171,32 @@ class PacketWorld(NetnsCluster):
         self._wires[source].send(packets.ethernet(other.mac, running_pod.mac, packets.IPV4, body))
         return marker
 
-    def _arrived(self, wire: RawSocket, marker: bytes, fence: Callable[[], bytes]) -> bool:
-        """Return whether a frame with the marker arrives before a second fence.
+    def _arrived(self, wire: RawSocket, sent: _Sent, fence: Callable[[], bytes]) -> bool:
+        """Send a frame, and return whether it arrives before a second fence.
 
         A switch in user space polls its ports in turn, so one fence may overtake an earlier frame of another pod. A
         fence that is sent after the first one has arrived does not.
+
+        In the kernel, a fence overtakes a frame that goes by way of ovs-vswitchd, because the datapath has no flow for
+        it. Therefore the frame is sent again until no packet went that way.
         """
-        frames = [frame for _ in range(2) for frame in self._until_fenced(wire, fence)]
-        return any(marker in frame for frame in frames)
+        deadline = time.monotonic() + DEADLINE_SECONDS
+        while True:
+            before = self._packets_without_flow()
+            sent.wire.send(sent.frame)
+            frames = [frame for _ in range(2) for frame in self._until_fenced(wire, fence)]
+            if any(sent.marker in frame for frame in frames):
+                return True
+            if self._packets_without_flow() == before:
+                return False
+            assert time.monotonic() < deadline, "the datapath gets no flow for a packet"
+
+    def _packets_without_flow(self) -> list[int]:
+        """Return the number of packets on each node that the kernel has handed to ovs-vswitchd."""
+        if not kernel_has_datapath():
+            return []
+        shown = (call_appctl(node.ovs / "ovs-vswitchd.ctl", "dpctl/show") for node in self.nodes.values())
+        return [int(count) for text in shown for count in _MISSED.findall(text)]
 
     def _until_fenced(self, wire: RawSocket, fence: Callable[[], bytes]) -> list[bytes]:
         frames: list[bytes] = []
@@ -184,8 +214,7 @@ class PacketWorld(NetnsCluster):
         node = self.nodes[self.pods[source].node]
         cable = RawSocket(None, node.veth)
         try:
-            self._wires[source].send(frame)
-            return self._arrived(cable, marker, lambda: self._call_outside(source))
+            return self._arrived(cable, _Sent(self._wires[source], frame, marker), lambda: self._call_outside(source))
         finally:
             cable.close()
 
@@ -217,8 +246,8 @@ class PacketWorld(NetnsCluster):
         cable = RawSocket(None, self.nodes[node].veth)
         try:
             self._wires[target].received()
-            cable.send(self.in_tunnel(sender, node, vnid, frame))
-            return self._arrived(self._wires[target], marker, lambda: self._greet("admin-a", target))
+            sent = _Sent(cable, self.in_tunnel(sender, node, vnid, frame), marker)
+            return self._arrived(self._wires[target], sent, lambda: self._greet("admin-a", target))
         finally:
             cable.close()
 

@@ -131,6 +131,32 @@ def test_refused_packet_is_read_from_a_flow(flow: str, expected: list[RefusedPac
         assert not list(dropped_packets(text, PODS))
 
 
+KERNEL_FLOWS = """\
+recirc_id(0),in_port(veth1),eth(src=0a:58:0a:80:02:03),eth_type(0x0800),ipv4(src=10.128.2.3,dst=10.128.2.4,proto=6,\
+frag=no),tcp(src=32768/0x8000), packets:1, bytes:74, used:9.820s, flags:S, actions:drop
+recirc_id(0x5),in_port(veth1),ct_state(+new-est-rel+trk),ct_tuple4(proto=17),eth(),eth_type(0x0800),ipv4(dst=172.30.0.3,\
+proto=17,frag=no),udp(dst=81), packets:1, bytes:46, used:1.184s, actions:drop
+recirc_id(0x5),in_port(veth1),ct_state(+new-est-rel+trk),ct_tuple4(proto=6),eth(),eth_type(0x0800),\
+ipv4(dst=172.30.8.0/255.255.248.0,frag=no), packets:1, bytes:74, used:5.523s, flags:S, actions:drop
+recirc_id(0),in_port(veth1),eth(src=0a:58:0a:80:02:03),eth_type(0x0800),ipv4(src=10.128.2.3,dst=10.129.2.0/255.255.254.0,\
+tos=0/0x3,frag=no), packets:6, bytes:356, used:7.388s, flags:F., actions:set(tunnel(tun_id=0xa,dst=10.245.14.4,ttl=64,\
+tp_dst=4789,flags(df|key))),vxlan_sys_4789
+recirc_id(0),tunnel(tun_id=0xa,src=10.245.14.4,dst=10.245.14.3,flags(-df-csum+key)),in_port(vxlan_sys_4789),eth(),\
+eth_type(0x0800),ipv4(src=10.129.2.0/255.255.254.0,dst=10.128.2.3,frag=no), packets:1, bytes:74, used:0.2s, actions:drop
+recirc_id(0),in_port(veth1),eth(src=0a:58:0a:80:02:03,dst=ff:ff:ff:ff:ff:ff),eth_type(0x0806),arp(sip=10.128.2.3,\
+tip=10.128.2.4,op=1/0xff,sha=0a:58:0a:80:02:03,tha=00:00:00:00:00:00), packets:0, bytes:0, used:never, \
+actions:userspace(pid=4294967295,slow_path(action))
+recirc_id(0),in_port(tun0),eth(),eth_type(0x86dd),ipv6(frag=no),key32(00 00/00 00), packets:0, bytes:0, used:never, \
+actions:drop
+"""
+"""Flows as the kernel's datapath (Linux 6.1) has them; names, addresses and ports are changed."""
+
+
+def test_dropped_packets_are_read_from_flows_of_the_kernels_datapath() -> None:
+    assert list(dropped_packets(KERNEL_FLOWS, PODS)) == [packet("10.128.2.4"), packet("172.30.0.3", "udp", 81)]
+    assert list(refused_packets(KERNEL_FLOWS, PODS)) == [RefusedPacket(WEB, IPv4Address("10.245.14.4"), 10)]
+
+
 def scan(interface: str) -> str:
     """Return flows of a pod that scans the network."""
     head = HEAD.replace("veth1", interface)
@@ -148,6 +174,12 @@ def test_scan_of_a_pod_costs_few_packets_and_hides_no_other_pod() -> None:
 
 def test_datapath_is_known_with_its_size() -> None:
     assert datapath_size(SHOWN.format(12)) == DatapathSize("netdev@ovs-netdev", 12)
+    in_kernel = (
+        "system@ovs-system:\n  flows         : (current 13) (avg 12) (max 13) (limit 12000)\n  dump duration : 1ms\n"
+    )
+    assert datapath_size(f"{in_kernel}  ufid enabled : true\n\n  4: (keys 13)\n") == DatapathSize(
+        "system@ovs-system", 13
+    )
     assert datapath_size(SHOWN.format(12) * 2) is None
     assert datapath_size("") is None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.testbed.kernel_datapath import require_kernel
+from tests.vm.kernel_datapath import require_kernel
 
 SHOWN = """\
 {type}@ovs-{type}:
