@@ -336,15 +336,21 @@ async def _master_answers(lab: Lab, progress: Progress) -> Kubeconfig:
 
 
 async def _load_images(node: LabNode) -> None:
+    """Load the images of the lab. dockerd has its socket before it answers; one that ends is started again."""
     deadline = time.monotonic() + START_SECONDS
     while not node.docker_socket.exists():
         if time.monotonic() > deadline:
             raise LabError(f"{node.name}: dockerd does not start: {_last_log_lines(node.root / 'log' / 'dockerd.log')}")
         await asyncio.sleep(0.05)
-    try:
-        await asyncio.to_thread(images.load, str(node.docker_socket))
-    except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
-        raise LabError(f"{node.name}: {error}; see .lab/{node.name}/log/dockerd.log") from None
+    while True:
+        try:
+            await asyncio.to_thread(images.load, str(node.docker_socket))
+            return
+        except (docker.errors.DockerException, requests.exceptions.RequestException) as error:
+            is_starting = isinstance(error, requests.exceptions.ConnectionError) and time.monotonic() < deadline
+            if not is_starting:
+                raise LabError(f"{node.name}: {error}; see .lab/{node.name}/log/dockerd.log") from None
+        await asyncio.sleep(0.5)
 
 
 def _last_log_lines(log: Path) -> str:

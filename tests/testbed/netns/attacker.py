@@ -87,7 +87,7 @@ class Attacker:
         """
         drops = re.compile(r"skmem:.*,d([0-9]+)\)")
         listed = (self._cluster.in_node(node, "ss", "--packet", "--memory", "--all") for node in self._cluster.nodes)
-        return sum(int(count) for text in listed for count in drops.findall(text))
+        return sum(int(count) for text in listed for count in drops.findall(text)) + self._cluster.lost_packets()
 
     def _send(self, burst: list[Attempt]) -> bool:
         """Send attempts until all permitted frames have arrived. Return False if they do not arrive.

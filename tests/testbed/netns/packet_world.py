@@ -27,7 +27,7 @@ from tests.testbed.wait import DEADLINE_SECONDS
 
 T = TypeVar("T")
 
-_MISSED = re.compile(r"lookups: hit:\d+ missed:(\d+)")
+_UPCALLS = re.compile(r"lookups: hit:\d+ missed:(\d+) lost:(\d+)")
 
 
 class _Sent(NamedTuple):
@@ -193,10 +193,18 @@ class PacketWorld(NetnsCluster):
 
     def _packets_without_flow(self) -> list[int]:
         """Return the number of packets on each node that the kernel has handed to ovs-vswitchd."""
+        return [missed for missed, _ in self._upcalls()]
+
+    def lost_packets(self) -> int:
+        """Return the number of packets that ovs-vswitchd had no room for when the kernel handed them to it."""
+        return sum(lost for _, lost in self._upcalls())
+
+    def _upcalls(self) -> list[tuple[int, int]]:
+        """Return how many packets had no flow in the kernel, and how many of them were lost; by node."""
         if not kernel_has_datapath():
             return []
         shown = (call_appctl(node.ovs / "ovs-vswitchd.ctl", "dpctl/show") for node in self.nodes.values())
-        return [int(count) for text in shown for count in _MISSED.findall(text)]
+        return [(int(missed), int(lost)) for text in shown for missed, lost in _UPCALLS.findall(text)]
 
     def _until_fenced(self, wire: RawSocket, fence: Callable[[], bytes]) -> list[bytes]:
         frames: list[bytes] = []
