@@ -6,6 +6,7 @@ test_kernel_datapath.py of tests/vm loads it in machines that have Open vSwitch'
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 
 import psutil
@@ -46,6 +47,13 @@ def _switches_use_the_kernels_datapath() -> Iterator[None]:
         except LabError:
             continue  # A test has just killed it.
         packets_of_switches[control] = require_kernel(control, shown)
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Print a failure at once: a machine that is out of time does not come to the end of the report."""
+    if report.failed:
+        sys.stdout.write(f"\n{report.longreprtext}\n")
+        sys.stdout.flush()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
