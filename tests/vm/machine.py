@@ -35,7 +35,7 @@ MODULES = (
 )
 """In the order in which they need one another."""
 
-MEGABYTES = 4000
+MEGABYTES = 3000
 ENDED = re.compile(r"podlane-script ended with (\d+)")
 
 INIT = """\
