@@ -31,11 +31,11 @@ MAX_QUESTIONS = 256
 """UDP questions that wait for an answer at one time. Further ones are dropped, as a full queue of the kernel would."""
 
 ANSWER_SECONDS = 10.0
-REFUSAL = (
-    "this lab is internal (podlane lab up --internal), so its nodes reach no registry; "
-    "podlane lab load puts images of this machine onto them"
-)
 CHUNK = 1 << 16
+REFUSAL = "this lab is internal (podlane lab up --internal), so registries are unreachable for its nodes"
+"""The reason that pulls of an internal lab get. The node agent takes it for a temporary cause, by "unreachable": it
+starts pods from images that are on the node.
+"""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -188,6 +188,29 @@ finally:
 """
 
 
+LAB_WITHOUT_STATE = """
+import sys
+from ipaddress import IPv4Network
+from pathlib import Path
+from lab import uplink
+from lab.down import bring_down, has_traces
+from lab.topology import Lab, Site
+state, site = Path(sys.argv[2]), Site(sys.argv[1], IPv4Network("10.248.2.0/24"))
+state.mkdir()
+site.run_dir.symlink_to(state)
+uplink.connect(Lab(site, state, Path(), 1, "ovs-multitenant"))
+print(uplink.FORWARDING.read_text().strip())
+state.rmdir()
+bring_down(state, site)
+print(uplink.FORWARDING.read_text().strip(), has_traces(state, site))
+"""
+
+
+def test_forwarding_ends_with_a_lab_whose_state_was_deleted(tmp_path: Path) -> None:
+    with machine(tmp_path) as here:
+        assert here.python(LAB_WITHOUT_STATE, f"podv{OCTET}", str(tmp_path / "state")).split() == ["1", "0", "False"]
+
+
 def test_forwarding_ends_with_the_last_lab(tmp_path: Path) -> None:
     with machine(tmp_path) as here:
         for order in ((f"podv{OCTET}", f"podw{OCTET}"), (f"podw{OCTET}", f"podv{OCTET}")):

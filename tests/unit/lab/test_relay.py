@@ -11,6 +11,7 @@ import pytest
 
 from lab.relay import REFUSAL, Endpoint, lab_endpoints, refuse_requests
 from lab.topology import Lab, Site
+from node_agent.docker.http import TRANSIENT_ERRORS
 
 SITE = Site("podx", IPv4Network("10.245.9.0/24"))
 
@@ -22,6 +23,10 @@ SITE = Site("podx", IPv4Network("10.245.9.0/24"))
 def test_an_internal_lab_relays_its_registry_only(registry: bool, expected: list[str]) -> None:
     lab = Lab(SITE, Path("/nowhere"), Path("/bin"), 1, "ovs-multitenant", internal=True, registry=registry)
     assert list(map(str, lab_endpoints(lab))) == expected
+
+
+def test_nodes_of_an_internal_lab_use_the_images_that_they_have() -> None:
+    assert any(text in REFUSAL for text in TRANSIENT_ERRORS)
 
 
 async def test_the_proxy_of_an_internal_lab_says_why_it_refuses() -> None:
