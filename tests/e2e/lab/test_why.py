@@ -76,7 +76,7 @@ def test_outside_reaches_node_ports(cluster: Cluster) -> None:
 
 
 def test_without_an_answer_the_exit_code_is_another_one(cluster: Cluster) -> None:
-    assert why(cluster, "nope/a", "red/red-1") == (3, ['podlane: namespaces "nope" not found'])
+    assert why(cluster, "nope/a", "red/red-1") == (3, ["podlane: there is no project 'nope'"])
     headless = "podlane: the service red/headless has no cluster IP: name one of its pods or its address"
     assert why(cluster, "red/red-1", "red/headless") == (3, [headless])
     code, lines = why(cluster, "red/red-1", "mars")
