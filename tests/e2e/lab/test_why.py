@@ -82,3 +82,9 @@ def test_without_an_answer_the_exit_code_is_another_one(cluster: Cluster) -> Non
     code, lines = why(cluster, "red/red-1", "mars")
     assert (code, lines[0].partition(";")[0]) == (3, "podlane: no pod, service or node has the name 'mars'")
     assert why(cluster, "outside", "outside")[0] == 2
+    loopback = (
+        "podlane: not judged: packets to 127.0.0.1 do not leave red/red-1: the address is that of the sender itself"
+    )
+    assert why(cluster, "red/red-1", "127.0.0.1") == (3, [loopback])
+    stranger = "podlane: SRC is 192.0.2.1, which is no address of the cluster; outside is accepted"
+    assert why(cluster, "192.0.2.1", "red/red-1") == (2, [stranger])
