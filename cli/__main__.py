@@ -31,7 +31,7 @@ from cli import (
 )
 from cli import version as version_command
 from cli.bundle import command as bundle
-from cli.command import InputError, UsageError, add_command, positive_number, require_writable
+from cli.command import InputError, Parser, UsageError, add_command, positive_number, require_writable
 from cli.doctor import command as doctor
 from cli.join import command as join
 from cli.join import reset
@@ -66,7 +66,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of all commands. Completion and man pages are made from it."""
-    parser = argparse.ArgumentParser(prog="podlane", description="Administration of a Podlane cluster.")
+    parser: argparse.ArgumentParser = Parser(prog="podlane", description="Administration of a Podlane cluster.")
     parser.add_argument("--version", action="version", version=f"podlane {version('podlane')}")
     topics = parser.add_subparsers(metavar="TOPIC", required=True)
     _lab_commands(topics.add_parser("lab", help="a cluster on this machine"))

@@ -150,6 +150,10 @@ def _require(nodes: Iterable[NodeAuthorities], is_ready: Callable[[NodeAuthoriti
 def _folder(arguments: argparse.Namespace) -> Path:
     """Return the directory of the authority. Raises InputError."""
     folder = Path(arguments.state_dir) / "pki"
+    if os.geteuid() == 0 and not (folder / KEY).exists():
+        raise InputError(
+            f"there is no {folder / KEY}; --state-dir names the stateDir of the master, on the host of the master"
+        )
     if not os.access(folder / KEY, os.R_OK):
         raise InputError(f"{folder / KEY} cannot be read; run this as root on the host of the master")
     return folder

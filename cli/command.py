@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ADMIN = "/var/lib/podlane/master/admin.kubeconfig"
@@ -31,6 +32,28 @@ class UsageError(Exception):
 
 class InputError(Exception):
     """A file that cannot be read as text; `str(error)` names it."""
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose commands say themselves what they do not accept, with their own usage, and what is near."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Return the arguments, and no unknown ones: these are an error of the command after which they are."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return parsed, unknown
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError:
+            near = difflib.get_close_matches(str(value), map(str, action.choices or ()), n=1)
+            if not near:
+                raise
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}; did you mean {near[0]!r}?") from None
 
 
 def read_input(name: str) -> str:

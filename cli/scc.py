@@ -15,6 +15,7 @@ import msgspec
 
 from api.client.client import ApiError, Client
 from api.codec import yaml
+from api.meta.names import dns_label_error
 from cli import kubeconfig, object_names
 from cli.command import FAILED, UsageError, add_command, read_input
 from cli.project import check_projects
@@ -22,6 +23,7 @@ from reconcile.terminal import table
 
 REQUIRED_SCC_ANNOTATION, SCC_ANNOTATION = "openshift.io/required-scc", "openshift.io/scc"
 SUBJECT_ANNOTATION = "security.openshift.io/validated-scc-subject-type"
+NO_SCC = "unable to validate against any security context constraint"
 SCC_PATH = "/apis/security.openshift.io/v1/securitycontextconstraints"
 
 Document = dict[str, Any]
@@ -72,7 +74,13 @@ def _read_pod(name: str, text: str) -> Document:
         kind = pod.get("kind") if isinstance(pod, dict) else type(pod).__name__
         raise UsageError(f"{name} has a {kind}; a Pod is accepted")
     metadata = pod.get("metadata")
-    return {**pod, "metadata": metadata if isinstance(metadata, dict) else {}}
+    metadata = metadata if isinstance(metadata, dict) else {}
+    namespace, annotations = metadata.get("namespace") or "default", metadata.get("annotations") or {}
+    if not isinstance(namespace, str) or dns_label_error(namespace):
+        raise UsageError(f"{name}: metadata.namespace is {namespace!r}; the name of a project is accepted")
+    if not isinstance(annotations, dict):
+        raise UsageError(f"{name}: metadata.annotations is a {type(annotations).__name__}; a mapping is accepted")
+    return {**pod, "metadata": {**metadata, "annotations": annotations}}
 
 
 async def _print_explanation(arguments: argparse.Namespace, pod: Document) -> bool:
@@ -83,9 +91,13 @@ async def _print_explanation(arguments: argparse.Namespace, pod: Document) -> bo
         await check_projects(client, [pod["metadata"]["namespace"]])
         names = await _scc_names(client)
         outcome = await _try(client, pod, headers)
+        if isinstance(outcome, str) and not outcome.startswith(NO_SCC):
+            # Something else refuses the pod, whatever SCC it has.
+            print(outcome)
+            return False
         rows = []
         for name in names:
-            annotations = {**(pod["metadata"].get("annotations") or {}), REQUIRED_SCC_ANNOTATION: name}
+            annotations = {**pod["metadata"]["annotations"], REQUIRED_SCC_ANNOTATION: name}
             required = {**pod, "metadata": {**pod["metadata"], "annotations": annotations}}
             results = _results(name, outcome, await _try(client, required, headers))
             rows += [(name if number == 0 else "", result) for number, result in enumerate(results)]
@@ -119,6 +131,10 @@ async def _try(client: Client, pod: Document, headers: list[tuple[str, str]]) ->
     try:
         answer = await client.request("POST", path, body, query={"dryRun": "All"}, headers=headers)
     except ApiError as error:
+        # The messages have the name of the pod, which nobody has given.
+        _, invalid, problem = error.status.message.partition(" is invalid: ")
+        if invalid:
+            return f"the pod is invalid: {problem}"
         return error.status.message.partition(" is forbidden: ")[2] or error.status.message
     created: Document = msgspec.json.decode(answer)
     return created
@@ -131,7 +147,7 @@ def _results(name: str, outcome: Document | str, trial: Document | str) -> Seque
     """Return what becomes of the pod with one SCC, one line for each reason."""
     if isinstance(trial, str):
         reasons, _, _ = trial.partition("; the least permissive SCC")
-        reasons = reasons.removeprefix("unable to validate against any security context constraint: ")
+        reasons = reasons.removeprefix(f"{NO_SCC}: ")
         if reasons.endswith("not usable by user or serviceaccount"):
             return ("neither the user nor the service account of the pod may use it",)
         if reasons.startswith("[") and reasons.endswith("]"):

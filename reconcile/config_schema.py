@@ -18,6 +18,9 @@ from msgspec import inspect
 MAX_TEXT = 80
 """Characters of a value in a sentence."""
 
+MAX_LISTED = 12
+"""Names of fields in a sentence. Of more, the closest one is named."""
+
 MAX_PROBLEMS = 100
 """Problems of a document that are reported."""
 
@@ -76,7 +79,13 @@ def unknown_field(path: str, key: str, known: Iterable[str], noun: str = "field"
     """Return the sentence for a key that no field has."""
     known = sorted(known)
     near = difflib.get_close_matches(key[:MAX_TEXT], known, n=1)
-    hint = f'did you mean "{near[0]}"?' if near else f"known {noun}s are {', '.join(known) or 'none'}"
+    if near:
+        hint = f'did you mean "{near[0]}"?'
+    elif len(known) > MAX_LISTED:
+        (closest,) = difflib.get_close_matches(key[:MAX_TEXT].lower(), known, n=1, cutoff=0)
+        hint = f'the closest {noun} is "{closest}"'
+    else:
+        hint = f"known {noun}s are {', '.join(known) or 'none'}"
     return f"{_joined(path, key[:MAX_TEXT])}: is not a {noun}; {hint}"
 
 

@@ -366,7 +366,7 @@ def _current_context(documents: Sequence[_Document]) -> _Entry:
         if name:
             return _find(documents, "contexts", name, f"{document.where}current-context")
     where = ", ".join(str(document.path) for document in documents)
-    raise BadKubeconfig(f"{where}: current-context is missing; {_known(documents, 'contexts')} is accepted")
+    raise BadKubeconfig(f"{where}: current-context is missing; {_known(documents, 'contexts')}")
 
 
 def _find(documents: Sequence[_Document], section: str, name: str, named_by: object) -> _Entry:
@@ -376,12 +376,15 @@ def _find(documents: Sequence[_Document], section: str, name: str, named_by: obj
             if entry["name"] == name:
                 return _Entry(document, section, entry)
     missing = f"the {_SECTIONS[section]} {name!r}, which does not exist"
-    raise BadKubeconfig(f"{named_by} names {missing}; {_known(documents, section)} is accepted")
+    raise BadKubeconfig(f"{named_by} names {missing}; {_known(documents, section)}")
 
 
 def _known(documents: Sequence[_Document], section: str) -> str:
+    """Return which names of a section are accepted."""
     names = [repr(entry["name"]) for document in documents for entry in document.section(section)]
-    return " or ".join(names) or f"an entry of {section}, which is empty,"
+    if names:
+        return f"{' or '.join(names)} is accepted"
+    return f"there are no {section}, and a file with a cluster, a user and a context is accepted"
 
 
 def _token(user: _Entry) -> str:

@@ -108,6 +108,7 @@ WRONG: list[tuple[str, object, list[str]]] = [
     ("master", {"selfProvisioning": "yes please"}, ["selfProvisioning: found 'yes please'; true or false is accepted"]),
     ("master", {"stateDir": 7}, ["stateDir: found 7; a text is accepted; put it in quotes"]),
     ("master", {"selfProvisionin": True}, ['selfProvisionin: is not a setting; did you mean "selfProvisioning"?']),
+    ("master", {"DNS": True}, ['DNS: is not a setting; the closest setting is "dnsPort"']),
     ("master", {"listenAddress": "all"}, ["listenAddress: found 'all'; an IP address is accepted"]),
     ("master", {"advertiseAddress": "fd00::1"}, ["advertiseAddress: found 'fd00::1'; an IPv4 address is accepted"]),
     (

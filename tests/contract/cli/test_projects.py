@@ -73,9 +73,9 @@ def test_a_project_that_does_not_exist_is_not_found(
     before = vnids(server)
     (tmp_path / "pod.yaml").write_text(POD)
     code, error = podlane(*words.replace("POD", str(tmp_path / "pod.yaml")).split())
-    assert (code, error) == (1, 'podlane: namespaces "nope" not found\n')
+    assert (code, error) == (1, "podlane: there is no project 'nope'\n")
     _, error = podlane(*words.replace("POD", str(tmp_path / "pod.yaml")).replace("nope", "blue").split())
-    assert "not found" not in error.replace('services "web" not found', "")
+    assert "there is no project" not in error
     podlane("network", "isolate", "red", "blue")
     assert vnids(server).keys() == before.keys()
 
@@ -92,6 +92,21 @@ def test_scc_explain_fails_if_the_pod_is_refused(podlane: Podlane, tmp_path: Pat
     file.write_text(POD.replace("image: i", "image: i, securityContext: {privileged: true}"))
     assert podlane("scc", "explain", str(file), "-n", "red")[0] == 0, "the administrator may use privileged"
     assert podlane("scc", "explain", str(file), "-n", "red", "--as", "nobody") == (1, "")
+
+
+def test_scc_explain_says_once_that_a_pod_is_invalid(
+    server: ApiServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text(POD.replace("name: c", "name: C"))
+    assert main(["scc", "explain", str(file), f"--kubeconfig={server.kubeconfig}"]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith("the pod is invalid: spec.containers[0].name: Invalid value: ")
+    assert "explained-" not in line
+    file.write_text(POD)
+    assert main(["scc", "explain", str(file), f"--kubeconfig={server.kubeconfig}", "--as", "nobody"]) == 1
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line.startswith('User "nobody" cannot create')
 
 
 SECRETS = "/api/v1/namespaces/kube-system/secrets"

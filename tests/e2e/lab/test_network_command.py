@@ -82,8 +82,8 @@ def test_podlane_network_capture_writes_packets_of_a_port(cluster: Cluster, tmp_
     rows = run("tcpdump", "-n", "-r", str(out)).splitlines()
     assert len(rows) == 20
     assert sum("ICMP echo" in line and cluster.address("red", "red-2") in line for line in rows) >= 15
-    reported = podlane_network(cluster.lab.kubeconfig, "capture", "red/red-1", "--packets", "9999", code=1)
-    assert "1 to 1000 is accepted" in reported
+    reported = podlane_network(cluster.lab.kubeconfig, "capture", "red/red-1", "--packets", "9999", code=2)
+    assert "is not a whole number from 1 to 1000" in reported
 
 
 def test_node_query_without_a_node_name_is_rejected(cluster: Cluster) -> None:

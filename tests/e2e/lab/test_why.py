@@ -76,9 +76,15 @@ def test_outside_reaches_node_ports(cluster: Cluster) -> None:
 
 
 def test_without_an_answer_the_exit_code_is_another_one(cluster: Cluster) -> None:
-    assert why(cluster, "nope/a", "red/red-1") == (3, ['podlane: namespaces "nope" not found'])
+    assert why(cluster, "nope/a", "red/red-1") == (3, ["podlane: there is no project 'nope'"])
     headless = "podlane: the service red/headless has no cluster IP: name one of its pods or its address"
     assert why(cluster, "red/red-1", "red/headless") == (3, [headless])
     code, lines = why(cluster, "red/red-1", "mars")
     assert (code, lines[0].partition(";")[0]) == (3, "podlane: no pod, service or node has the name 'mars'")
     assert why(cluster, "outside", "outside")[0] == 2
+    loopback = (
+        "podlane: not judged: packets to 127.0.0.1 do not leave red/red-1: the address is that of the sender itself"
+    )
+    assert why(cluster, "red/red-1", "127.0.0.1") == (3, [loopback])
+    stranger = "podlane: SRC is 192.0.2.1, which is no address of the cluster; outside is accepted"
+    assert why(cluster, "192.0.2.1", "red/red-1") == (2, [stranger])

@@ -73,7 +73,7 @@ def test_invalid_vnid_change_request_changes_nothing(cluster: PacketWorld) -> No
     before = {node: cluster.flows(node) for node in cluster.nodes}
     for words in (("isolate", "red", "nobody"), ("join", "red", "--to", "nobody"), ("global", "nobody")):
         error = podlane_network(cluster.lab.kubeconfig, *words, code=1)
-        assert error == 'podlane: namespaces "nobody" not found\n'
+        assert error == "podlane: there is no project 'nobody'\n"
     assert "default stays global" in podlane_network(cluster.lab.kubeconfig, "isolate", "default", code=1)
     assert {node: cluster.flows(node) for node in cluster.nodes} == before
     assert "PROJECT" in podlane_network(cluster.lab.kubeconfig, "status")

@@ -51,12 +51,21 @@ def test_activation_that_is_interrupted_is_completed(
     assert sorted(path.name for path in folder.iterdir()) == ["ca.crt", "ca.key", "trusted.crt"]
 
 
+def test_a_user_other_than_root_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: NOBODY)
+    assert main(["ca", "rotate", f"--state-dir={tmp_path}"]) == 1
+    assert "cannot be read; run this as root on the host of the master" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is sure that there is no file")
 def test_steps_out_of_order_say_the_next_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def refused(step: str) -> str:
         assert main(["ca", step, f"--state-dir={tmp_path}"]) == 1
         return capsys.readouterr().err
 
-    assert "cannot be read; run this as root on the host of the master" in refused("rotate")
+    assert f"there is no {tmp_path}/pki/ca.key; --state-dir names the stateDir of the master" in refused("rotate")
     pki.authority(tmp_path / "pki", NOW)
     for step in ("activate", "retire"):
         assert "next: podlane ca rotate begins a change" in refused(step)

@@ -72,3 +72,30 @@ async def test_a_capture_that_cannot_be_written_does_not_begin(
     with pytest.raises(AttributeError, match="create"):
         await take(OnePod(), Namespace(**{**vars(arguments), "out": "-"}))  # type: ignore[arg-type]
     assert "at most 1 packets of red/a" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "usage", "problem"),
+    [
+        ("network isolate --foo red", "network isolate", "unrecognized arguments: --foo"),
+        ("node token --ttl 0", "node token", "unrecognized arguments: --ttl 0"),
+        ("networks", "", "argument TOPIC: invalid choice: 'networks'; did you mean 'network'?"),
+        ("network isolat red", "network", "argument COMMAND: invalid choice: 'isolat'; did you mean 'isolate'?"),
+        (
+            "network trace a b --proto tpc",
+            "network trace",
+            "argument --proto: invalid choice: 'tpc'; did you mean 'tcp'?",
+        ),
+        ("network xyz", "network", "argument COMMAND: invalid choice: 'xyz' (choose from 'status', "),
+    ],
+)
+def test_wrong_words_get_the_usage_of_their_command(
+    words: str, usage: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(words.split())
+    assert ended.value.code == 2
+    error, prog = capsys.readouterr().err, f"podlane {usage}".strip()
+    assert error.startswith(f"usage: {prog} [-h]")
+    assert f"\n{prog}: error: " in error
+    assert problem in error

@@ -135,7 +135,11 @@ CONTEXT = {"cluster": "a", "user": "a"}
 EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "x"}
 WRONG: dict[str, tuple[Any, str]] = {
     "a list": ([1], "X: not a kubeconfig but a list; clusters, users and contexts are accepted"),
-    "nothing": ({}, "X: current-context is missing; an entry of contexts, which is empty, is accepted"),
+    "nothing": (
+        {},
+        "X: current-context is missing; there are no contexts, and a file with a cluster, "
+        "a user and a context is accepted",
+    ),
     "a text": ("hello", "X: not a kubeconfig but a text; clusters, users and contexts are accepted"),
     "no current context": (
         document("a", **{"current-context": None}),
@@ -155,7 +159,8 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "no users": (
         document("a", users=None),
-        "X: the context 'a' names the user 'a', which does not exist; an entry of users, which is empty, is accepted",
+        "X: the context 'a' names the user 'a', which does not exist; there are no users, and a file with a cluster, "
+        "a user and a context is accepted",
     ),
     "unknown cluster": (
         document("a", contexts=[{"name": "a", "context": {**CONTEXT, "cluster": "mars"}}]),
