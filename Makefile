@@ -145,16 +145,22 @@ check: install ## check format, lint, types, import layers and generated documen
 	@rm -f .lint-imports.log
 	@$(BIN)/python -m sdn.pipeline.document --check
 	@$(BIN)/python -m master.resources.document --check
+	@$(BIN)/python -m bench.document --check
 	@echo "check: format, lint, types, imports and generated documents are good"
 
 .PHONY: bench
-bench: install ## measure; prints medians beside the floor of this machine
+bench: install ## measure; prints medians beside the floor of this machine (python -m bench --help explains all measures)
 	@$(BIN)/python -m bench
 
+.PHONY: performance
+performance: install ## measure, and put the figures into docs/performance.json and docs/performance.md (MEASURES="attach pods": only these)
+	@$(BIN)/python -m bench --record $(MEASURES)
+
 .PHONY: docs
-docs: install ## generate docs/pipeline.md and docs/kinds.md from the code
+docs: install ## generate docs/pipeline.md and docs/kinds.md from the code, docs/performance.md from its data
 	@$(BIN)/python -m sdn.pipeline.document
 	@$(BIN)/python -m master.resources.document
+	@$(BIN)/python -m bench.document
 
 MAN_DIR ?= .man
 .PHONY: man

@@ -7,7 +7,8 @@ import contextlib
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from dataclasses import dataclass
 from ipaddress import IPv4Interface
 
 from api.client.client import Client
@@ -16,27 +17,43 @@ from api.core.pod import Container, Pod, PodSpec
 from api.core.services import Service, ServicePort, ServiceSpec
 from api.meta.types import ObjectMeta
 from api.network.attach import NODE_AGENT, AttachRequest
-from bench.measurement import Measurement
+from bench.measurement import Budget, Measure, Measurement, Progress
 from tests.testbed.namespaces import inside
 from tests.testbed.netns.cluster import NetnsCluster, bench_lab
 from tests.testbed.wait import wait_until
 
-NODES, ROUNDS = 3, 20
 CALLED, PORT, TARGET_PORT = "172.30.200.1", 80, 8080
 CALL_SECONDS = 2.0
 
 
-def measure(say: Callable[[str], None]) -> list[Measurement]:
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many nodes call the service, and how often its endpoint gets ready and not ready."""
+
+    nodes: int
+    rounds: int
+
+
+FULL = Size(nodes=3, rounds=20)
+SMALLEST = Size(nodes=1, rounds=1)
+
+
+def measure(size: Size, progress: Progress) -> list[Measurement]:
     """Write a pod's readiness. Pods on all nodes call its service until all of them see the change."""
-    say(f"{NODES} nodes, {ROUNDS} times ready and not ready")
-    with NetnsCluster(bench_lab(NODES)) as cluster:
+    progress(f"{size.nodes} nodes, {size.rounds} times ready and not ready")
+    with NetnsCluster(bench_lab(size.nodes)) as cluster:
         spaces = dict(zip(cluster.nodes, cluster.add_namespaces([f"on-{name}" for name in cluster.nodes]), strict=True))
         addresses = {name: _attach(cluster, name, space) for name, space in spaces.items()}
         last = list(spaces)[-1]
         with inside(spaces[last]):
             ear = socket.create_server(("", TARGET_PORT), backlog=1024)
         with ear, _accepting(ear):
-            return asyncio.run(_rounds(cluster, last, addresses[last], list(spaces.values())))
+            return asyncio.run(_rounds(size, cluster, last, addresses[last], list(spaces.values())))
+
+
+MEASURE = Measure(
+    "endpoints", "how soon all nodes see that an endpoint is ready, or is not any more", measure, FULL, SMALLEST
+)
 
 
 def _attach(cluster: NetnsCluster, node: str, space: str) -> str:
@@ -62,7 +79,7 @@ def _accepting(ear: socket.socket) -> Iterator[None]:
         thread.join()
 
 
-async def _rounds(cluster: NetnsCluster, node: str, address: str, spaces: list[str]) -> list[Measurement]:
+async def _rounds(size: Size, cluster: NetnsCluster, node: str, address: str, spaces: list[str]) -> list[Measurement]:
     async with Client(Kubeconfig.load(cluster.lab.kubeconfig)) as client:
         pod = Pod(
             metadata=ObjectMeta(name="end", namespace="default", labels={"app": "end"}),
@@ -88,13 +105,13 @@ async def _rounds(cluster: NetnsCluster, node: str, address: str, spaces: list[s
 
         await turn(True)
         gone, come = [], []
-        for _ in range(ROUNDS):
+        for _ in range(size.rounds):
             gone.append(await turn(False))
             come.append(await turn(True))
-    name = f"on the last of {NODES} nodes, from the write"
+    name = f"on the last of {size.nodes} nodes, from the write"
     return [
-        Measurement(f"an endpoint that is ready takes calls {name}", "ms", tuple(come), "100 ms"),
-        Measurement(f"an endpoint that is not ready takes none {name}", "ms", tuple(gone), "100 ms"),
+        Measurement(f"an endpoint that is ready takes calls {name}", "ms", tuple(come), Budget(100)),
+        Measurement(f"an endpoint that is not ready takes none {name}", "ms", tuple(gone), Budget(100)),
     ]
 
 

@@ -8,50 +8,74 @@ import signal
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from api.client.client import Client
 from api.meta.types import ObjectMeta
 from api.network.types import HostSubnet
-from bench.measurement import Measurement
+from bench.measurement import Budget, Measure, Measurement, Progress
 from lab.topology import LabNode
 from sdn.pipeline.compiler import flows_of_peer
 from sdn.topology import Peer
 from tests.testbed.netns.cluster import NetnsCluster, bench_lab
 from tests.testbed.wait import wait_until
 
-AT_ONCE, AT_START, ROUNDS = 500, 5000, 5
 CREATES_IN_FLIGHT = 32
 FLAGS = ("--cluster-network", "10.128.0.0/10", "--host-subnet-length", "8")
 HOST_ROUTES = IPv4Network("10.32.0.0/16")
 
 
-def measure(say: Callable[[str], None]) -> list[Measurement]:
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many HostSubnets are created at once, how many are there at a start, and how often."""
+
+    at_once: int
+    at_start: int
+    rounds: int
+
+
+FULL = Size(at_once=500, at_start=5000, rounds=5)
+SMALLEST = Size(at_once=2, at_start=3, rounds=1)
+
+
+def measure(size: Size, progress: Progress) -> list[Measurement]:
     """Stop the daemon while the objects are created, so that they arrive at once. Then start it among many objects."""
     with NetnsCluster(bench_lab(1), master_flags=FLAGS) as cluster:
         (node,) = cluster.lab.nodes
         base = _flows(node)
         arriving, leaving = [], []
-        for number in range(ROUNDS):
-            say(f"{AT_ONCE} HostSubnets at once, {number + 1} of {ROUNDS}")
-            arriving.append(_woken(cluster, node, lambda client: _make(client, AT_ONCE), base + _rows(AT_ONCE)))
-            leaving.append(_woken(cluster, node, lambda client: _drop(client, AT_ONCE), base))
-        say(f"{AT_START} HostSubnets at start")
-        cluster.call_api(lambda client: _make(client, AT_START))
-        wait_until(lambda: _flows(node) == base + _rows(AT_START), "all peers")
+        for number in range(size.rounds):
+            progress(f"{size.at_once} HostSubnets at once, {number + 1} of {size.rounds}")
+            arriving.append(
+                _woken(cluster, node, lambda client: _make(client, size.at_once), base + _rows(size.at_once))
+            )
+            leaving.append(_woken(cluster, node, lambda client: _drop(client, size.at_once), base))
+        progress(f"{size.at_start} HostSubnets at start")
+        cluster.call_api(lambda client: _make(client, size.at_start))
+        wait_until(lambda: _flows(node) == base + _rows(size.at_start), "all peers")
         starting, restarting = [], []
-        for number in range(ROUNDS):
-            say(f"start among {AT_START}, {number + 1} of {ROUNDS}")
-            restarting.append(_restarted(cluster, node, base + _rows(AT_START), emptied=False))
-            starting.append(_restarted(cluster, node, base + _rows(AT_START), emptied=True))
+        for number in range(size.rounds):
+            progress(f"start among {size.at_start}, {number + 1} of {size.rounds}")
+            restarting.append(_restarted(cluster, node, base + _rows(size.at_start), emptied=False))
+            starting.append(_restarted(cluster, node, base + _rows(size.at_start), emptied=True))
         memory = cluster.process(f"{node.name} sdn").memory_info().rss / 1e6
     return [
-        Measurement(f"{AT_ONCE} HostSubnets at once, last flow in", "s", tuple(arriving), "0.5 s"),
-        Measurement(f"{AT_ONCE} HostSubnets gone at once, last flow out", "s", tuple(leaving)),
-        Measurement(f"start among {AT_START} HostSubnets, empty switch", "s", tuple(starting), "3 s"),
-        Measurement(f"restart among {AT_START} HostSubnets, flows in place", "s", tuple(restarting)),
-        Measurement(f"resident, {AT_START} HostSubnets", "MB", (memory,)),
+        Measurement(f"{size.at_once} HostSubnets at once, last flow in", "s", tuple(arriving), Budget(0.05)),
+        Measurement(f"{size.at_once} HostSubnets gone at once, last flow out", "s", tuple(leaving)),
+        Measurement(f"start among {size.at_start} HostSubnets, empty switch", "s", tuple(starting), Budget(1)),
+        Measurement(f"restart among {size.at_start} HostSubnets, flows in place", "s", tuple(restarting)),
+        Measurement(f"resident, {size.at_start} HostSubnets", "MB", (memory,)),
     ]
+
+
+MEASURE = Measure(
+    "peers",
+    "HostSubnets that arrive at once or are there at a start, until the switch has all flows",
+    measure,
+    FULL,
+    SMALLEST,
+)
 
 
 def _rows(peers: int) -> int:

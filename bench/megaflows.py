@@ -8,27 +8,43 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from bench.measurement import Measurement
+from bench.measurement import Budget, Measure, Measurement, Progress
 from bench.pod_attach import Pods
 from lab.topology import LabNode
 from tests.testbed.namespaces import inside
 from tests.testbed.netns.cluster import NetnsCluster, bench_lab
 
-PODS = 21
 PORT = 7777
 
 
-def measure(say: Callable[[str], None]) -> list[Measurement]:
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many pods talk to each other."""
+
+    pods: int
+
+
+FULL = Size(pods=21)
+SMALLEST = Size(pods=2)
+
+
+def measure(size: Size, progress: Progress) -> list[Measurement]:
     """Send from every pod to every other one, by UDP from many ports, by TCP and by ping: on one node, then on two."""
-    near = _count((PODS,), f"{PODS} pods each to {PODS - 1}", PODS * (PODS - 1), say)
-    half = PODS // 2
+    near = _count((size.pods,), f"{size.pods} pods each to {size.pods - 1}", size.pods * (size.pods - 1), progress)
+    half = size.pods // 2
     pairs = half * (half - 1) + 2 * half * half
-    return near + _count((half, half), f"{half} pods each to {half - 1} here and {half} on another node", pairs, say)
+    return near + _count(
+        (half, half), f"{half} pods each to {half - 1} here and {half} on another node", pairs, progress
+    )
 
 
-def _count(pods: tuple[int, ...], name: str, pairs: int, say: Callable[[str], None]) -> list[Measurement]:
+MEASURE = Measure("megaflows", "flows of the datapath while many pods talk to many others", measure, FULL, SMALLEST)
+
+
+def _count(pods: tuple[int, ...], name: str, pairs: int, progress: Progress) -> list[Measurement]:
     """So many pods on each node; the flows of the first, which sees `pairs` ordered pairs."""
     with NetnsCluster(bench_lab(len(pods))) as cluster:
         nodes, spaces, addresses = cluster.lab.nodes, list[str](), list[IPv4Address]()
@@ -39,11 +55,13 @@ def _count(pods: tuple[int, ...], name: str, pairs: int, say: Callable[[str], No
         listening = [_listener(space) for space in spaces]
         figures = []
         for protocol, talk in (("first contact (ARP too)", _udp), ("UDP", _udp), ("TCP", _tcp), ("ICMP", _icmp)):
-            say(f"{protocol} between {len(spaces)} pods")
+            progress(f"{protocol} between {len(spaces)} pods")
             _appctl(nodes[0], "revalidator/purge")
             _everyone(spaces, addresses, talk)
             flows = sum("in_port" in flow for flow in _appctl(nodes[0], "dpctl/dump-flows").splitlines())
-            figures.append(Measurement(f"megaflows, {name}, {protocol}", "flows", (float(flows),), f"{pairs} + some"))
+            figures.append(
+                Measurement(f"megaflows, {name}, {protocol}", "flows", (float(flows),), Budget(pairs + sum(pods)))
+            )
         for sock in listening:
             sock.close()
     return figures
