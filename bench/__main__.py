@@ -82,12 +82,11 @@ def _check_record(parser: argparse.ArgumentParser, names: list[str], size: SizeN
     """Refuse what would mix figures that do not belong together."""
     if size is not SizeName.FULL:
         parser.error(f"--record: only figures of size {SizeName.FULL} are recorded")
-    if len(names) < len(MEASURES) and not document.extends_entry(
-        document.read_entries(document.DATA), this_version(), this_machine()
-    ):
+    entry = document.entry_of(document.read_entries(document.DATA), this_version())
+    if entry is not None and entry.machine != this_machine() and len(names) < len(MEASURES):
         parser.error(
-            f"--record: {document.DATA.name} has no entry of version {this_version()} on this machine; "
-            "measure everything first"
+            f"--record: {document.DATA.name} has figures of version {entry.version} from another machine "
+            f"({entry.machine}); measure everything here to replace them"
         )
 
 

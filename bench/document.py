@@ -60,9 +60,9 @@ def write_entries(path: Path, entries: Sequence[Entry]) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(entries), indent=1) + b"\n")
 
 
-def extends_entry(entries: Sequence[Entry], version: str, machine: Machine) -> bool:
-    """Return whether the last entry is of this version and machine, so that single measures of it can be replaced."""
-    return bool(entries) and entries[-1].version == version and entries[-1].machine == machine
+def entry_of(entries: Sequence[Entry], version: str) -> Entry | None:
+    """Return the entry of a version, None if there is none."""
+    return next((entry for entry in entries if entry.version == version), None)
 
 
 def with_run(entries: Sequence[Entry], run: Run, names: Sequence[str]) -> list[Entry]:
@@ -72,7 +72,8 @@ def with_run(entries: Sequence[Entry], run: Run, names: Sequence[str]) -> list[E
     are removed.
     """
     others = [entry for entry in entries if entry.version != run.version]
-    before = entries[-1].measures if extends_entry(entries, run.version, run.machine) else {}
+    entry = entry_of(entries, run.version)
+    before = entry.measures if entry is not None and entry.machine == run.machine else {}
     now = {
         name: MeasuredFigures(run.commit, [_rounded(measurement) for measurement in measurements])
         for name, measurements in run.measures.items()

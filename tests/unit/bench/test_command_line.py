@@ -5,14 +5,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from bench import document
 from bench.__main__ import main
 from bench.measurement import SizeName
 from bench.measures import MEASURES
-from bench.runs import write_run
+from bench.runs import this_version, write_run
 from tests.unit.bench.examples import ATTACH, run_of
 
 
@@ -69,9 +68,11 @@ def test_figures_of_the_smallest_size_are_not_recorded(
     assert "only figures of size full" in refusal(monkeypatch, capsys, "--record", "--size=smallest")
 
 
-def test_single_measure_is_not_recorded_without_an_entry_of_this_machine(
+def test_single_measure_is_not_recorded_beside_those_of_another_machine(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(document, "DATA", tmp_path / "performance.json")
-    (tmp_path / "performance.json").write_bytes(msgspec.json.encode([]))
-    assert "measure everything first" in refusal(monkeypatch, capsys, "--record", "names")
+    elsewhere = run_of(ATTACH, version=this_version())
+    document.write_entries(document.DATA, document.with_run([], elsewhere, ["attach"]))
+    text = refusal(monkeypatch, capsys, "--record", "names")
+    assert f"from another machine ({elsewhere.machine})" in text

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.document import Entry, document, extends_entry, read_entries, with_run, write_entries
+from bench.document import Entry, document, read_entries, with_run, write_entries
 from bench.measurement import Measurement
 from tests.unit.bench.examples import ATTACH, MACHINE, MEMORY, RATE, run_of
 
@@ -49,14 +49,6 @@ def test_run_on_another_machine_replaces_the_entry() -> None:
 def test_measure_that_no_longer_exists_is_removed() -> None:
     before = with_run([], run_of(ATTACH, name="names"), NAMES)
     assert list(with_run(before, run_of(RATE), ["attach"])[-1].measures) == ["attach"]
-
-
-def test_only_an_entry_of_the_same_version_and_machine_is_extended() -> None:
-    entries = entries_of(("0.1.0", ATTACH), ("0.2.0", RATE))
-    assert extends_entry(entries, "0.2.0", MACHINE)
-    assert not extends_entry(entries, "0.1.0", MACHINE)
-    assert not extends_entry(entries, "0.2.0", OTHER_MACHINE)
-    assert not extends_entry([], "0.2.0", MACHINE)
 
 
 def test_recorded_figures_have_four_digits() -> None:
