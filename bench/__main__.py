@@ -13,7 +13,7 @@ import msgspec
 
 from bench import document
 from bench.measurement import Progress, SizeName, show
-from bench.measures import MEASURES
+from bench.measures import MODULES, load
 from bench.runs import Run, compare, read_run, this_commit, this_machine, this_version, write_run
 
 
@@ -21,9 +21,9 @@ def main() -> int:
     """Measure. Return 0 if everything could be measured; a missed budget is no failure."""
     parser = _parser()
     arguments = parser.parse_args()
-    if unknown := set(arguments.names) - MEASURES.keys():
-        parser.error(f"{', '.join(sorted(unknown))}: there are {', '.join(MEASURES)}")
-    names, size = arguments.names or list(MEASURES), SizeName(arguments.size)
+    if unknown := set(arguments.names) - MODULES.keys():
+        parser.error(f"{', '.join(sorted(unknown))}: there are {', '.join(MODULES)}")
+    names, size = arguments.names or list(MODULES), SizeName(arguments.size)
     earlier = _earlier(parser, arguments.compare, size) if arguments.compare else None
     if arguments.record:
         _check_record(parser, names, size)
@@ -31,7 +31,7 @@ def main() -> int:
     run = Run(this_version(), this_commit(), this_machine(), size, {})
     try:
         for name in names:
-            run.measures[name] = MEASURES[name].run(size, _progress(name))
+            run.measures[name] = load(name).run(size, _progress(name))
     except KeyboardInterrupt:
         return 130
     finally:
@@ -40,18 +40,23 @@ def main() -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose help explains every measure and its sizes."""
+
+    def format_help(self) -> str:
+        width = max(map(len, MODULES))
+        lines = ["", "names and their sizes:"]
+        for name in MODULES:
+            measure = load(name)
+            lines.append(f"  {name:{width}}  {measure.description}")
+            lines += [f"  {'':{width}}  {size}: {measure.describe_size(size)}" for size in SizeName]
+        return super().format_help() + "\n".join(lines) + "\n"
+
+
 def _parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line. Its help explains every measure and its sizes."""
-    width = max(map(len, MEASURES))
-    lines = []
-    for name, measure in MEASURES.items():
-        lines.append(f"  {name:{width}}  {measure.description}")
-        lines += [f"  {'':{width}}  {size}: {measure.describe_size(size)}" for size in SizeName]
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="python -m bench",
         description="Measures this machine: each figure beside the floor of the machine or beside a peer.",
-        epilog="names and their sizes:\n" + "\n".join(lines),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", metavar="NAME", nargs="*", help="what to measure; everything if no name is given")
     parser.add_argument(
@@ -83,7 +88,7 @@ def _check_record(parser: argparse.ArgumentParser, names: list[str], size: SizeN
     if size is not SizeName.FULL:
         parser.error(f"--record: only figures of size {SizeName.FULL} are recorded")
     entry = document.entry_of(document.read_entries(document.DATA), this_version())
-    if entry is not None and entry.machine != this_machine() and len(names) < len(MEASURES):
+    if entry is not None and entry.machine != this_machine() and len(names) < len(MODULES):
         parser.error(
             f"--record: {document.DATA.name} has figures of version {entry.version} from another machine "
             f"({entry.machine}); measure everything here to replace them"
@@ -101,7 +106,7 @@ def _report(run: Run, earlier: Run | None, json: Path | None, *, record: bool) -
     if json is not None:
         write_run(json, run)
     if record:
-        entries = document.with_run(document.read_entries(document.DATA), run, list(MEASURES))
+        entries = document.with_run(document.read_entries(document.DATA), run, list(MODULES))
         document.write_entries(document.DATA, entries)
         document.DOCUMENT.write_text(document.document(entries))
 

@@ -67,7 +67,7 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
     ]
 
 
-MEASURE = Measure("master", "the master alone: idle, durable writes, watches, lists", measure, FULL, SMALLEST)
+MEASURE = Measure("the master alone: idle, durable writes, watches, lists", measure, FULL, SMALLEST)
 
 
 # --- idle -------------------------------------------------------------------------------------------------------------

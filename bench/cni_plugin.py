@@ -41,7 +41,7 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
         return asyncio.run(_measure(size, node, namespace))
 
 
-MEASURE = Measure("cni", "podlane-cni ADD and DEL, beside the socket that it calls", measure, FULL, SMALLEST)
+MEASURE = Measure("podlane-cni ADD and DEL, beside the socket that it calls", measure, FULL, SMALLEST)
 
 
 async def _measure(size: Size, node: LabNode, namespace: str) -> list[Measurement]:

@@ -51,9 +51,7 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
             return asyncio.run(_rounds(size, cluster, last, addresses[last], list(spaces.values())))
 
 
-MEASURE = Measure(
-    "endpoints", "how soon all nodes see that an endpoint is ready, or is not any more", measure, FULL, SMALLEST
-)
+MEASURE = Measure("how soon all nodes see that an endpoint is ready, or is not any more", measure, FULL, SMALLEST)
 
 
 def _attach(cluster: NetnsCluster, node: str, space: str) -> str:

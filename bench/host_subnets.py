@@ -70,7 +70,6 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
 
 
 MEASURE = Measure(
-    "peers",
     "HostSubnets that arrive at once or are there at a start, until the switch has all flows",
     measure,
     FULL,

@@ -48,9 +48,7 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
         return asyncio.run(_measure(size, cluster, progress))
 
 
-MEASURE = Measure(
-    "idle", "processor time and memory of master, sdn and agent, idle and after a burst", measure, FULL, SMALLEST
-)
+MEASURE = Measure("processor time and memory of master, sdn and agent, idle and after a burst", measure, FULL, SMALLEST)
 
 
 async def _measure(size: Size, cluster: NetnsCluster, progress: Progress) -> list[Measurement]:

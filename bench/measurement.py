@@ -164,9 +164,8 @@ SizeT = TypeVar("SizeT", bound="DataclassInstance")
 
 @dataclass(frozen=True, slots=True)
 class Measure(Generic[SizeT]):
-    """One name of `python -m bench`. The type of its sizes is declared beside it."""
+    """What one name of `python -m bench` measures. The type of its sizes is declared beside it."""
 
-    name: str
     description: str
     function: Callable[[SizeT, Progress], list[Measurement]]
     full: SizeT

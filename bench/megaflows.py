@@ -41,7 +41,7 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
     )
 
 
-MEASURE = Measure("megaflows", "flows of the datapath while many pods talk to many others", measure, FULL, SMALLEST)
+MEASURE = Measure("flows of the datapath while many pods talk to many others", measure, FULL, SMALLEST)
 
 
 def _count(pods: tuple[int, ...], name: str, pairs: int, progress: Progress) -> list[Measurement]:

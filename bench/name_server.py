@@ -65,7 +65,7 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
     return [*figures, *_changes(size, progress)]
 
 
-MEASURE = Measure("names", "DNS answers a second, and the load of all services", measure, FULL, SMALLEST)
+MEASURE = Measure("DNS answers a second, and the load of all services", measure, FULL, SMALLEST)
 
 
 def _changes(size: Size, progress: Progress) -> list[Measurement]:

@@ -58,9 +58,7 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
         )
 
 
-MEASURE = Measure(
-    "attach", "pods attached through sdn.sock, beside a bare veth and Open vSwitch port", measure, FULL, SMALLEST
-)
+MEASURE = Measure("pods attached through sdn.sock, beside a bare veth and Open vSwitch port", measure, FULL, SMALLEST)
 
 
 async def _measure(

@@ -71,9 +71,7 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
     ]
 
 
-MEASURE = Measure(
-    "rivals", "pods attached by us, by CNI's bridge plugin and by a script, in turn", measure, FULL, SMALLEST
-)
+MEASURE = Measure("pods attached by us, by CNI's bridge plugin and by a script, in turn", measure, FULL, SMALLEST)
 
 
 def _attach(node: LabNode, space: str) -> None:

@@ -65,9 +65,7 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
         return asyncio.run(_measure(size, node, progress))
 
 
-MEASURE = Measure(
-    "pods", "pods from binding to running, beside Docker alone, and the agent's memory", measure, FULL, SMALLEST
-)
+MEASURE = Measure("pods from binding to running, beside Docker alone, and the agent's memory", measure, FULL, SMALLEST)
 
 
 async def _measure(size: Size, node: SingleNode, progress: Progress) -> list[Measurement]:

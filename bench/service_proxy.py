@@ -115,9 +115,7 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
     return figures
 
 
-MEASURE = Measure(
-    "services", "services in firewall and switch, beside kube-proxy's iptables rules", measure, FULL, SMALLEST
-)
+MEASURE = Measure("services in firewall and switch, beside kube-proxy's iptables rules", measure, FULL, SMALLEST)
 
 
 def _beside(count: int, samples: _Samples, rivals: _Samples, *, with_budget: bool) -> list[Measurement]:

@@ -78,7 +78,7 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
         return [*figures, *memory.figures()]
 
 
-MEASURE = Measure("streams", "exec and port-forward, beside docker exec", measure, FULL, SMALLEST)
+MEASURE = Measure("exec and port-forward, beside docker exec", measure, FULL, SMALLEST)
 
 
 def _rates(name: str, caller: Caller, docker: Docker, rounds: int, progress: Progress) -> list[Measurement]:

@@ -63,9 +63,7 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
     ]
 
 
-MEASURE = Measure(
-    "outage", "packets between pods while the switch or the sdn daemon is killed", measure, FULL, SMALLEST
-)
+MEASURE = Measure("packets between pods while the switch or the sdn daemon is killed", measure, FULL, SMALLEST)
 
 
 class Stream:

@@ -77,9 +77,7 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
     ]
 
 
-MEASURE = Measure(
-    "proxy", "memory, calls and bytes of the userspace proxy, beside direct connections", measure, FULL, SMALLEST
-)
+MEASURE = Measure("memory, calls and bytes of the userspace proxy, beside direct connections", measure, FULL, SMALLEST)
 
 
 @contextlib.contextmanager

@@ -97,7 +97,7 @@ def test_measure_runs_with_the_named_size() -> None:
         return [Measurement("it", "ms", tuple(map(float, size.crowds)))]
 
     said: list[str] = []
-    it = Measure("it", "an example", measure, full=Size((1, 2), Inner(0.5)), smallest=Size((3,), Inner(0)))
+    it = Measure("an example", measure, full=Size((1, 2), Inner(0.5)), smallest=Size((3,), Inner(0)))
     assert it.run(SizeName.FULL, said.append)[0].samples == (1, 2)
     assert it.run(SizeName.SMALLEST, said.append)[0].samples == (3,)
     assert said == ["now", "now"]
