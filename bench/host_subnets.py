@@ -17,12 +17,14 @@ from api.network.types import HostSubnet
 from bench.measurement import Budget, Measure, Measurement, Progress
 from lab.topology import LabNode
 from sdn.pipeline.compiler import flows_of_peer
+from sdn.pipeline.cookies import CookieCategory, make_cookie
 from sdn.topology import Peer
 from tests.testbed.netns.cluster import NetnsCluster, bench_lab
 from tests.testbed.wait import wait_until
 
 CREATES_IN_FLIGHT = 32
 FLAGS = ("--cluster-network", "10.128.0.0/10", "--host-subnet-length", "8")
+PEER_FLOWS = f"cookie={make_cookie(CookieCategory.PEER):#x}/0xff00000000"
 HOST_ROUTES = IPv4Network("10.32.0.0/16")
 
 
@@ -43,22 +45,19 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
     """Stop the daemon while the objects are created, so that they arrive at once. Then start it among many objects."""
     with NetnsCluster(bench_lab(1), master_flags=FLAGS) as cluster:
         (node,) = cluster.lab.nodes
-        base = _flows(node)
         arriving, leaving = [], []
         for number in range(size.rounds):
             progress(f"{size.at_once} HostSubnets at once, {number + 1} of {size.rounds}")
-            arriving.append(
-                _woken(cluster, node, lambda client: _make(client, size.at_once), base + _rows(size.at_once))
-            )
-            leaving.append(_woken(cluster, node, lambda client: _drop(client, size.at_once), base))
+            arriving.append(_woken(cluster, node, lambda client: _make(client, size.at_once), _rows(size.at_once)))
+            leaving.append(_woken(cluster, node, lambda client: _drop(client, size.at_once), 0))
         progress(f"{size.at_start} HostSubnets at start")
         cluster.call_api(lambda client: _make(client, size.at_start))
-        wait_until(lambda: _flows(node) == base + _rows(size.at_start), "all peers")
+        wait_until(lambda: _flows(node) == _rows(size.at_start), "all peers")
         starting, restarting = [], []
         for number in range(size.rounds):
             progress(f"start among {size.at_start}, {number + 1} of {size.rounds}")
-            restarting.append(_restarted(cluster, node, base + _rows(size.at_start), emptied=False))
-            starting.append(_restarted(cluster, node, base + _rows(size.at_start), emptied=True))
+            restarting.append(_restarted(cluster, node, _rows(size.at_start), emptied=False))
+            starting.append(_restarted(cluster, node, _rows(size.at_start), emptied=True))
         memory = cluster.process(f"{node.name} sdn").memory_info().rss / 1e6
     return [
         Measurement(f"{size.at_once} HostSubnets at once, last flow in", "s", tuple(arriving), Budget(0.05)),
@@ -82,8 +81,9 @@ def _rows(peers: int) -> int:
 
 
 def _flows(node: LabNode) -> int:
+    """Return the number of flows of peers in the switch. Other flows may change meanwhile."""
     answer = subprocess.run(
-        ["ovs-ofctl", "-O", "OpenFlow14", "dump-aggregate", str(node.ovs / "br0.mgmt")],
+        ["ovs-ofctl", "-O", "OpenFlow14", "dump-aggregate", str(node.ovs / "br0.mgmt"), PEER_FLOWS],
         capture_output=True,
         text=True,
         check=True,
