@@ -17,7 +17,7 @@ from api.network.types import HostSubnet
 from bench.measurement import Budget, Measure, Measurement, Progress
 from lab.topology import LabNode
 from sdn.pipeline.compiler import flows_of_peer
-from sdn.pipeline.cookies import CookieCategory, make_cookie
+from sdn.pipeline.cookies import CookieCategory, make_cookie, peer_cookie
 from sdn.topology import Peer
 from tests.testbed.netns.cluster import NetnsCluster, bench_lab
 from tests.testbed.wait import wait_until
@@ -77,11 +77,13 @@ MEASURE = Measure(
 
 
 def _rows(peers: int) -> int:
-    return peers * len(flows_of_peer(Peer("peer", IPv4Address("10.32.0.1"), IPv4Network("10.140.0.0/24"))))
+    """Return how many flows with the cookie of a peer so many peers have."""
+    peer = Peer("peer", IPv4Address("10.32.0.1"), IPv4Network("10.140.0.0/24"))
+    return peers * sum(flow.cookie == peer_cookie(peer) for flow in flows_of_peer(peer))
 
 
 def _flows(node: LabNode) -> int:
-    """Return the number of flows of peers in the switch. Other flows may change meanwhile."""
+    """Return the number of flows with cookies of peers in the switch. Other flows may change meanwhile."""
     answer = subprocess.run(
         ["ovs-ofctl", "-O", "OpenFlow14", "dump-aggregate", str(node.ovs / "br0.mgmt"), PEER_FLOWS],
         capture_output=True,

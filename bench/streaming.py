@@ -124,7 +124,11 @@ class StreamingNode(SingleNode):
 
     def __init__(self) -> None:
         self.namespace = f"podbench-{os.getpid()}"
-        super().__init__(command_prefix=("nsenter", f"--net=/run/netns/{self.namespace}"))
+        # The certificate of the agent's server is its own: a single node has none of the cluster's authority.
+        super().__init__(
+            master=("--verify-node-certificates=false",),
+            command_prefix=("nsenter", f"--net=/run/netns/{self.namespace}"),
+        )
 
     def __enter__(self) -> Self:
         run("ip", "netns", "add", self.namespace)
@@ -158,7 +162,7 @@ class _Carrier:
 
     def _in(self, *command: str) -> None:
         with self._big.path.open("rb") as data:
-            done = subprocess.run(command, stdin=data, capture_output=True, check=True, env=self._environment)
+            done = subprocess.run(command, stdin=data, stdout=subprocess.PIPE, check=True, env=self._environment)
         assert done.stdout.decode().split()[0] == self._big.digest
 
     def _out(self, *command: str) -> None:
