@@ -255,13 +255,13 @@ install-packages:
 		exit 1; fi
 	@echo "installing Debian packages, once (missing:$(MISSING))"
 	@debconf-set-selections <<<'slapd slapd/no_configuration boolean true'
-	@lab/apt-install.sh $(WANTED) $$(command -v kubectl >/dev/null || echo kubernetes-client)
+	@lab/install.sh apt $(WANTED) $$(command -v kubectl >/dev/null || echo kubernetes-client)
 
 # A shell command that installs Podlane's Python packages, those of $(1) too, and makes the files $(2).
 define install_python
 echo "installing Python packages into $(VENV), once"; \
 [[ -x $(BIN)/python ]] || python3 -m venv $(VENV); \
-$(BIN)/pip install -q --disable-pip-version-check -e '.$(1)' 2> >(grep -v '^WARNING: Location' >&2 || true); \
+lab/install.sh pip $(BIN)/pip -e '.$(1)'; \
 touch $(2)
 endef
 
