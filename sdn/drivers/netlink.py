@@ -15,10 +15,9 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pyroute2 import AsyncIPRoute, NetlinkError
-
 from reconcile import atomic_file
 from reconcile.errors import DriverError, Gone, NotReady, Refused
+from reconcile.imports import defer_package
 from sdn.model.host import (
     ALIAS,
     BRIDGE_END,
@@ -30,6 +29,10 @@ from sdn.model.host import (
     Route,
     VethPair,
 )
+
+defer_package("pyroute2")  # all of it takes 6 MB and 80 modules more
+from pyroute2.iproute.linux import AsyncIPRoute  # noqa: E402
+from pyroute2.netlink.exceptions import NetlinkError  # noqa: E402
 
 T = TypeVar("T")
 
