@@ -1,4 +1,4 @@
-"""How soon callers on every node feel that an endpoint takes calls, or does not any more."""
+"""The time until clients on every node see that an endpoint is ready, or is not any more."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.testbed.namespaces import inside
 from tests.testbed.netns.cluster import NetnsCluster, bench_lab
 from tests.testbed.wait import wait_until
 
-CALLED, PORT, TARGET_PORT = "172.30.200.1", 80, 8080
-CALL_SECONDS = 2.0
+SERVICE_IP, PORT, TARGET_PORT = "172.30.200.1", 80, 8080
+CONNECT_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
         addresses = {name: _attach(cluster, name, space) for name, space in spaces.items()}
         last = list(spaces)[-1]
         with inside(spaces[last]):
-            ear = socket.create_server(("", TARGET_PORT), backlog=1024)
-        with ear, _accepting(ear):
+            listener = socket.create_server(("", TARGET_PORT), backlog=1024)
+        with listener, _accepting(listener):
             return asyncio.run(_rounds(size, cluster, last, addresses[last], list(spaces.values())))
 
 
@@ -62,18 +62,18 @@ def _attach(cluster: NetnsCluster, node: str, space: str) -> str:
 
 
 @contextlib.contextmanager
-def _accepting(ear: socket.socket) -> Iterator[None]:
-    def work() -> None:
+def _accepting(listener: socket.socket) -> Iterator[None]:
+    def accept() -> None:
         with contextlib.suppress(OSError):
             while True:
-                ear.accept()[0].close()
+                listener.accept()[0].close()
 
-    thread = threading.Thread(target=work)
+    thread = threading.Thread(target=accept)
     thread.start()
     try:
         yield
     finally:
-        ear.shutdown(socket.SHUT_RDWR)
+        listener.shutdown(socket.SHUT_RDWR)
         thread.join()
 
 
@@ -85,44 +85,43 @@ async def _rounds(size: Size, cluster: NetnsCluster, node: str, address: str, sp
         )
         await client.create(pod)
         ports = (ServicePort(port=PORT, target_port=TARGET_PORT, protocol="TCP"),)
-        service_spec = ServiceSpec(selector={"app": "end"}, cluster_ip=CALLED, ports=ports)
+        service_spec = ServiceSpec(selector={"app": "end"}, cluster_ip=SERVICE_IP, ports=ports)
         await client.create(Service(metadata=ObjectMeta(name="end", namespace="default"), spec=service_spec))
 
-        async def turn(ready: bool) -> float:
-            """Milliseconds from the beginning of the write."""
+        async def set_ready(ready: bool) -> float:
+            """Return milliseconds from the beginning of the write until clients on all nodes see it."""
             status = {
                 "phase": "Running",
                 "podIP": address,
                 "conditions": [{"type": "Ready", "status": str(ready)}],
             }
             begin = time.perf_counter()
-            felt = [asyncio.to_thread(_felt, space, ready) for space in spaces]
-            waiting = [asyncio.ensure_future(coroutine) for coroutine in felt]
+            waiting = [asyncio.ensure_future(asyncio.to_thread(_wait_for_change, space, ready)) for space in spaces]
             await client.patch_status(Pod, "end", "default", {"status": status})
             return (max(await asyncio.gather(*waiting)) - begin) * 1000
 
-        await turn(True)
-        gone, come = [], []
+        await set_ready(True)
+        unready_times, ready_times = [], []
         for _ in range(size.rounds):
-            gone.append(await turn(False))
-            come.append(await turn(True))
+            unready_times.append(await set_ready(False))
+            ready_times.append(await set_ready(True))
     name = f"on the last of {size.nodes} nodes, from the write"
     return [
-        Measurement(f"an endpoint that is ready takes calls {name}", "ms", tuple(come), Budget(100)),
-        Measurement(f"an endpoint that is not ready takes none {name}", "ms", tuple(gone), Budget(100)),
+        Measurement(f"an endpoint that is ready gets connections {name}", "ms", tuple(ready_times), Budget(100)),
+        Measurement(f"an endpoint that is not ready gets none {name}", "ms", tuple(unready_times), Budget(100)),
     ]
 
 
-def _felt(space: str, ready: bool) -> float:
-    """Return the time of the first call with the expected outcome (steady clock)."""
-    return wait_until(lambda: time.perf_counter() if _answers(space) == ready else 0.0, "a call", pause=0.001)
+def _wait_for_change(space: str, ready: bool) -> float:
+    """Return the time of the first connection with the expected outcome (steady clock)."""
+    return wait_until(lambda: time.perf_counter() if _connects(space) == ready else 0.0, "a connection", pause=0.001)
 
 
-def _answers(space: str) -> bool | None:
-    with inside(space), contextlib.closing(socket.socket()) as caller:
-        caller.settimeout(CALL_SECONDS)
+def _connects(space: str) -> bool | None:
+    with inside(space), contextlib.closing(socket.socket()) as client:
+        client.settimeout(CONNECT_SECONDS)
         try:
-            caller.connect((CALLED, PORT))
+            client.connect((SERVICE_IP, PORT))
         except ConnectionRefusedError:
             return False
         except OSError:

@@ -1,4 +1,4 @@
-"""Many nodes: HostSubnets that arrive at once or are there at the start, until the last flow is in the switch."""
+"""Many HostSubnets, which arrive at once or are there at the start, until the last flow is in the switch."""
 
 from __future__ import annotations
 
@@ -48,16 +48,18 @@ def measure(size: Size, progress: Progress) -> list[Measurement]:
         arriving, leaving = [], []
         for number in range(size.rounds):
             progress(f"{size.at_once} HostSubnets at once, {number + 1} of {size.rounds}")
-            arriving.append(_woken(cluster, node, lambda client: _make(client, size.at_once), _rows(size.at_once)))
-            leaving.append(_woken(cluster, node, lambda client: _drop(client, size.at_once), 0))
+            arriving.append(
+                _seconds_until_flows(cluster, node, lambda client: _create(client, size.at_once), _rows(size.at_once))
+            )
+            leaving.append(_seconds_until_flows(cluster, node, lambda client: _delete(client, size.at_once), 0))
         progress(f"{size.at_start} HostSubnets at start")
-        cluster.call_api(lambda client: _make(client, size.at_start))
+        cluster.call_api(lambda client: _create(client, size.at_start))
         wait_until(lambda: _flows(node) == _rows(size.at_start), "all peers")
         starting, restarting = [], []
         for number in range(size.rounds):
             progress(f"start among {size.at_start}, {number + 1} of {size.rounds}")
-            restarting.append(_restarted(cluster, node, _rows(size.at_start), emptied=False))
-            starting.append(_restarted(cluster, node, _rows(size.at_start), emptied=True))
+            restarting.append(_seconds_until_restarted(cluster, node, _rows(size.at_start), emptied=False))
+            starting.append(_seconds_until_restarted(cluster, node, _rows(size.at_start), emptied=True))
         memory = cluster.process(f"{node.name} sdn").memory_info().rss / 1e6
     return [
         Measurement(f"{size.at_once} HostSubnets at once, last flow in", "s", tuple(arriving), Budget(0.05)),
@@ -93,8 +95,10 @@ def _flows(node: LabNode) -> int:
     return int(re.findall(r"flow_count=(\d+)", answer.stdout)[0])
 
 
-def _woken(cluster: NetnsCluster, node: LabNode, change: Callable[[Client], Awaitable[None]], wanted: int) -> float:
-    """Seconds from when the daemon can see the change until the switch has all flows."""
+def _seconds_until_flows(
+    cluster: NetnsCluster, node: LabNode, change: Callable[[Client], Awaitable[None]], wanted: int
+) -> float:
+    """Return the seconds from when the daemon can see the change until the switch has all flows."""
     cluster.signal(f"{node.name} sdn", signal.SIGSTOP)
     cluster.call_api(change)
     begin = time.perf_counter()
@@ -103,8 +107,8 @@ def _woken(cluster: NetnsCluster, node: LabNode, change: Callable[[Client], Awai
     return time.perf_counter() - begin
 
 
-def _restarted(cluster: NetnsCluster, node: LabNode, wanted: int, emptied: bool) -> float:
-    """Seconds from the start of the process until it is ready and the switch has all flows."""
+def _seconds_until_restarted(cluster: NetnsCluster, node: LabNode, wanted: int, emptied: bool) -> float:
+    """Return the seconds from the start of the process until it is ready and the switch has all flows."""
     cluster.kill(f"{node.name} sdn")
     if emptied:
         subprocess.run(["ovs-ofctl", "-O", "OpenFlow14", "del-flows", str(node.ovs / "br0.mgmt")], check=True)
@@ -114,15 +118,15 @@ def _restarted(cluster: NetnsCluster, node: LabNode, wanted: int, emptied: bool)
     return time.perf_counter() - begin
 
 
-async def _make(client: Client, count: int) -> None:
-    await _all([client.create(_peer(number)) for number in range(count)])
+async def _create(client: Client, count: int) -> None:
+    await _await_all([client.create(_peer(number)) for number in range(count)])
 
 
-async def _drop(client: Client, count: int) -> None:
-    await _all([client.delete(HostSubnet, _peer(number).host) for number in range(count)])
+async def _delete(client: Client, count: int) -> None:
+    await _await_all([client.delete(HostSubnet, _peer(number).host) for number in range(count)])
 
 
-async def _all(requests: Sequence[Awaitable[object]]) -> None:
+async def _await_all(requests: Sequence[Awaitable[object]]) -> None:
     gate = asyncio.Semaphore(CREATES_IN_FLIGHT)
 
     async def limited(request: Awaitable[object]) -> None:
