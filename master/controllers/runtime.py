@@ -31,6 +31,7 @@ from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
 from master.controllers import events, object_errors
 from master.controllers.actions import Action, Create, Delete, Failed, ForceDelete, Update, Warn, WriteAction
 from master.controllers.context import (
+    RESYNC_SECONDS,
     Controller,
     ControllerContext,
     CreateBackoff,
@@ -259,12 +260,19 @@ class ControllerRuntime:
             controller.name: Loop(
                 controller.name,
                 retry_unexpected_errors(controller.name, partial(self._reconcile, controller)),
-                LoopTiming(resync=controller.resync),
+                LoopTiming(),
+                resync=partial(self._resync, controller),
             )
             for controller in self._controllers
         }
 
         self._pass_seconds = {name: Histogram(PASS_BUCKETS) for name in self._loops}
+
+    def _resync(self, controller: Controller) -> float:
+        """Return the seconds after which a pass of a controller starts without a change."""
+        if controller.resync < RESYNC_SECONDS and not controller.awaits_time(self._lister):
+            return RESYNC_SECONDS
+        return controller.resync
 
     def wake(self, name: str) -> None:
         """Start a pass of a controller at once."""

@@ -142,13 +142,13 @@ class Handlers:
                 await self._store.write()
             raise
         headers = CIMultiDict([("Cache-Control", "no-cache, private"), *warning_headers(response.warnings)])
-        body: bytes | AsyncIterator[bytes] = response.body
+        content: bytes | AsyncIterator[bytes] = response.body
         if response.parts:
-            body = _in_pieces(response.parts)
+            content = _in_pieces(response.parts)
             headers["Content-Length"] = str(sum(map(len, response.parts)))
         if record.level.includes(REQUEST_RESPONSE):
             record.response_object = response.body or b"".join(response.parts)
-        return web.Response(status=response.status, body=body, content_type="application/json", headers=headers)
+        return web.Response(status=response.status, body=content, content_type="application/json", headers=headers)
 
     async def _operate(self, verb: str, request: Request) -> Response:
         resource, subresource_name = request.info.resource, request.info.subresource
