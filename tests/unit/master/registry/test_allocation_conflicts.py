@@ -59,7 +59,7 @@ async def open_storage(root: Path) -> SQLiteStorage:
 
 def view(backend: SQLiteStorage) -> MasterView:
     kinds = (Namespace, ServiceAccount, ConfigMap)
-    return MasterView(backend, ALLOCATOR_CURSORS, *map(group_resource, kinds))
+    return MasterView(backend, ALLOCATOR_CURSORS, *[group_resource(kind) for kind in kinds])
 
 
 def uids(namespace: Namespace) -> str:
