@@ -111,13 +111,19 @@ def _policy(request: AdmissionRequest, namespace: str, objects: Transaction) -> 
 
 def _report(request: AdmissionRequest, subject: CheckedPod, policy: Policy) -> None:
     """Send the warning of the level for warnings, and annotate audit events with that of the level for audit."""
-    for level, report in (
-        (policy.warn, request.warn),
-        (policy.audit, lambda text: request.annotate(VIOLATIONS_ANNOTATION, text)),
-    ):
-        found = violations(subject, *level)
-        if found:
-            report(f'would violate PodSecurity "{level}": {_joined(found)}')
+    warning = _would_violate(subject, policy.warn)
+    if warning:
+        request.warn(warning)
+    # Both levels are the same unless somebody has set one of them.
+    finding = warning if policy.audit == policy.warn else _would_violate(subject, policy.audit)
+    if finding:
+        request.annotate(VIOLATIONS_ANNOTATION, finding)
+
+
+def _would_violate(subject: CheckedPod, level: LevelVersion) -> str:
+    """Return the text about a pod that a level would forbid; empty if it allows the pod."""
+    found = violations(subject, *level)
+    return f'would violate PodSecurity "{level}": {_joined(found)}' if found else ""
 
 
 def _joined(found: Iterable[Violation]) -> str:
