@@ -7,9 +7,9 @@ import itertools
 import json
 import shutil
 import tempfile
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,14 @@ import msgspec
 
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
-from bench.api_server_process import FLAGS, Say
-from bench.measurement import Measurement
+from bench.api_server_process import FLAGS
+from bench.measurement import Measure, Measurement, Progress
+from bench.process_time import cpu_seconds
 from tests.testbed.apiserver.oauth import oauth_session, token_session
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.apiserver.users import user_session
 
-ROUNDS, REQUESTS, IN_FLIGHT = 12, 300, 4
+IN_FLIGHT = 4
 PROJECT, EDITOR = "red", "ann"
 PODS = f"/api/v1/namespaces/{PROJECT}/pods"
 BINDINGS = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{PROJECT}/rolebindings"
@@ -47,7 +48,18 @@ SETTINGS = {
 Send = Callable[[int], Awaitable[None]]
 
 
-def measure(say: Say) -> list[Measurement]:
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How often each case is measured, and with how many requests."""
+
+    rounds: int
+    requests: int
+
+
+FULL, SMALLEST = Size(rounds=12, requests=300), Size(rounds=1, requests=4)
+
+
+def measure(size: Size, progress: Progress) -> list[Measurement]:
     """Measure creates of pods and reads of one, each beside the same request without one of the features."""
     root = Path(tempfile.mkdtemp(prefix="podlane-bench-", dir="/var/tmp"))
     servers = {name: ApiServer(root / name.replace(" ", "-"), *COMMON, *flags) for name, flags in SETTINGS.items()}
@@ -55,14 +67,17 @@ def measure(say: Say) -> list[Measurement]:
         for server in servers.values():
             server.root.mkdir()
             server.start()
-        return asyncio.run(_measure(servers, say))
+        return asyncio.run(_measure(servers, size, progress))
     finally:
         for server in servers.values():
             server.stop()
         shutil.rmtree(root)
 
 
-async def _measure(servers: dict[str, ApiServer], say: Say) -> list[Measurement]:
+MEASURE = Measure("SCCs, audit log and scopes, beside requests without them", measure, FULL, SMALLEST)
+
+
+async def _measure(servers: dict[str, ApiServer], size: Size, progress: Progress) -> list[Measurement]:
     async with AsyncExitStack() as stack:
         sessions = {name: await stack.enter_async_context(_editor(server)) for name, server in servers.items()}
         tokens = {
@@ -75,11 +90,11 @@ async def _measure(servers: dict[str, ApiServer], say: Say) -> list[Measurement]
             **{f"get, {scope}": (servers["default"], _getting(session)) for scope, session in tokens.items()},
         }
         samples: dict[str, list[float]] = {case: [] for case in cases}
-        for number in range(ROUNDS + 1):
-            say(f"round {number} of {ROUNDS}")
+        for number in range(size.rounds + 1):
+            progress(f"round {number} of {size.rounds}")
             for case in itertools.islice(itertools.cycle(cases), number % len(cases), number % len(cases) + len(cases)):
                 server, send = cases[case]
-                microseconds = await _cpu_time(server, send)
+                microseconds = await _cpu_time(server, send, size.requests)
                 if number:  # The first round is a warm-up.
                     samples[case].append(microseconds)
     create, get = "CPU of the master for the create of a pod", "CPU of the master for the read of a pod"
@@ -98,7 +113,7 @@ async def _measure(servers: dict[str, ApiServer], say: Say) -> list[Measurement]
 
 
 def _pair(what: str, samples: list[float], floor: str, floor_samples: list[float]) -> Measurement:
-    return Measurement(what, "us", tuple(samples), "", floor, tuple(floor_samples))
+    return Measurement(what, "us", tuple(samples), None, floor, tuple(floor_samples))
 
 
 @asynccontextmanager
@@ -154,14 +169,9 @@ def _getting(session: aiohttp.ClientSession) -> Send:
     return get
 
 
-async def _cpu_time(server: ApiServer, send: Send) -> float:
+async def _cpu_time(server: ApiServer, send: Send, requests: int) -> float:
     """Return the microseconds of processor time that a request takes in the master, also in its threads."""
-    before = _process_seconds(server.pid)
-    for begin in range(0, REQUESTS, IN_FLIGHT):
+    before = cpu_seconds(server.pid)
+    for begin in range(0, requests, IN_FLIGHT):
         await asyncio.gather(*map(send, range(begin, begin + IN_FLIGHT)))
-    return (_process_seconds(server.pid) - before) / REQUESTS * 1e6
-
-
-def _process_seconds(pid: int) -> float:
-    """Return the processor time of a process, in nanoseconds' resolution. psutil has 10 ms."""
-    return time.clock_gettime((~pid << 3) | 2)  # clock_getcpuclockid(3), which Python lacks for processes
+    return (cpu_seconds(server.pid) - before) / requests * 1e6
