@@ -17,6 +17,7 @@ MODULES = {
     "pods": "pod_start",
     "idle": "idle_daemons",
     "master": "api_server",
+    "access": "access_control",
     "services": "service_proxy",
     "endpoints": "endpoint_latency",
     "proxy": "userspace_proxy",
