@@ -204,6 +204,8 @@ def peer_node_port_flows(peer: Peer) -> frozenset[Flow]:
     return frozenset({make_flow(Table.SERVICE_CONNTRACK, Priority.HIGH, ip(dst=peer.address), *CT_NODE)})
 
 
+SERVICE_COOKIE = service_cookie()
+
 GROUP_HASH_SLOTS = 64
 """The number of hash values that Open vSwitch distributes over the buckets of a group, at most."""
 
@@ -232,6 +234,7 @@ class ServiceFlows:
         self._group_ids: dict[tuple[ServicePortName, bool], int] = {}
         self._shared: Counter[Flow] = Counter()
         self._ports_by_vnid: defaultdict[int, dict[ServicePortName, ServicePortInfo]] = defaultdict(dict)
+        self._senders: dict[int, frozenset[IPv4Address | None]] = {}
 
     def sync(self, ports: Iterable[ServicePortInfo]) -> FlowSet:
         """Replace all service ports. Return their flows and groups."""
@@ -239,16 +242,15 @@ class ServiceFlows:
         self._ports_by_vnid.clear()
         for port in sorted(ports, key=lambda port: port.key):
             self._add(port)
-        for vnid in self._ports_by_vnid:
-            self._shared.update(self._sender_flows(vnid))
+        self._senders = {vnid: self._senders_of(vnid) for vnid in self._ports_by_vnid}
+        for vnid, senders in self._senders.items():
+            self._shared.update(_sender_flows(vnid, senders))
         return self.all()
 
     def update(self, change: ServicePortChange) -> tuple[FlowSet, FlowSet]:
         """Apply a change of service ports. Return the flows and groups that are removed, and those that are added."""
         ports = (*change.removed, *change.added)
-        vnids = {port.vnid for port in ports}
-        old_senders = [self._sender_flows(vnid) for vnid in vnids]
-        shared = {flow for port in ports for flow in self._shared_flows(port)}.union(*old_senders)
+        shared = {flow for port in ports for flow in self._shared_flows(port)}
         old_shared = {flow for flow in shared if self._shared[flow]}
         old = _union(self._flow_sets.get(port.key, FlowSet()) for port in ports)
         added_keys = {port.key for port in change.added}
@@ -256,20 +258,30 @@ class ServiceFlows:
             self._remove(port, keep_group_ids=port.key in added_keys)
         for port in change.added:
             self._add(port)
-        for flows in old_senders:
-            self._shared.subtract(flows)
-        new_senders = [self._sender_flows(vnid) for vnid in vnids]
-        appearing = frozenset().union(*new_senders) - shared
-        old_shared |= {flow for flow in appearing if self._shared[flow]}
-        for flows in new_senders:
-            self._shared.update(flows)
+        closed, opened = self._update_senders({port.vnid for port in ports})
         new = _union(self._flow_sets.get(port.key, FlowSet()) for port in ports)
-        old_flows = old.flows | old_shared
-        new_flows = new.flows | {flow for flow in shared | appearing if self._shared[flow]}
+        old_flows = old.flows | old_shared | closed
+        new_flows = new.flows | {flow for flow in shared if self._shared[flow]} | opened
         return (
             FlowSet(old_flows - new_flows, old.groups - new.groups),
             FlowSet(new_flows - old_flows, new.groups - old.groups),
         )
+
+    def _update_senders(self, vnids: Iterable[int]) -> tuple[frozenset[Flow], frozenset[Flow]]:
+        """Find the endpoints of these VNIDs anew. Return the flows that are removed, and those that are added."""
+        closed, opened = Counter[Flow](), Counter[Flow]()
+        for vnid in vnids:
+            before, after = self._senders.pop(vnid, frozenset()), self._senders_of(vnid)
+            if after:
+                self._senders[vnid] = after
+            closed.update(_sender_flows(vnid, before - after))
+            opened.update(_sender_flows(vnid, after - before))
+        changed = closed.keys() | opened.keys()
+        present = {flow for flow in changed if self._shared[flow]}
+        self._shared.subtract(closed)
+        self._shared.update(opened)
+        present_now = {flow for flow in changed if self._shared[flow]}
+        return frozenset(present - present_now), frozenset(present_now - present)
 
     def all(self) -> FlowSet:
         """Return the flows and groups of all service ports."""
@@ -304,20 +316,18 @@ class ServiceFlows:
                 flows |= reply_flows(port.key.protocol, number)
         return frozenset(flows)
 
-    def _sender_flows(self, vnid: int) -> frozenset[Flow]:
-        """Return the flows that find the endpoints of a VNID's services. Services of other VNIDs may share them."""
+    def _senders_of(self, vnid: int) -> frozenset[IPv4Address | None]:
+        """Return the addresses of the endpoints of a VNID's services, or None for all senders if there are too many."""
         if self._mode is ProxyMode.USERSPACE:
             return frozenset()
         ports = self._ports_by_vnid[vnid]
-        if len(ports) > MAX_PORTS_WITH_SENDERS:
-            return any_sender_flows(vnid)
-        addresses: set[IPv4Address] = set()
+        addresses: set[IPv4Address | None] = set()
         for port in ports.values():
             for endpoints in (port.internal_endpoints, port.cluster_endpoints):
                 addresses.update([endpoint.address for endpoint in endpoints])
-            if len(addresses) > MAX_SENDERS:
-                return any_sender_flows(vnid)
-        return frozenset(map(sender_flow, addresses))
+            if len(addresses) > MAX_SENDERS or len(ports) > MAX_PORTS_WITH_SENDERS:
+                return frozenset({None})
+        return frozenset(addresses)
 
     def _group_id(self, key: ServicePortName, *, is_internal: bool) -> int:
         """Return the group id of a service port: a hash of its name, unless another one has the same hash."""
@@ -355,10 +365,16 @@ def host_endpoint_flow(node: Node, vnid: int, protocol: Protocol, endpoint: Endp
     return make_flow(Table.EXTERNAL_OUTPUT, priority, match, *actions, cookie=service_cookie())
 
 
-@lru_cache(maxsize=4096)
-def sender_flow(address: IPv4Address) -> Flow:
-    """Return the flow that finds packets of an endpoint."""
-    return make_flow(Table.ENDPOINT_LOOKUP, Priority.HIGH, ip(src=address), *MAY_BE_REPLY, cookie=service_cookie())
+def _sender_flows(vnid: int, senders: Iterable[IPv4Address | None]) -> Iterator[Flow]:
+    """Return the flows that find packets of endpoints by their addresses; None stands for all senders of the VNID.
+
+    Services of other VNIDs may have the same endpoints, and then share these flows.
+    """
+    for address in senders:
+        if address is None:
+            yield from any_sender_flows(vnid)
+        else:
+            yield make_flow(Table.ENDPOINT_LOOKUP, Priority.HIGH, ip(src=address), *MAY_BE_REPLY, cookie=SERVICE_COOKIE)
 
 
 @lru_cache(maxsize=4096)
