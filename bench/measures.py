@@ -14,6 +14,7 @@ MODULES = {
     "peers": "host_subnets",
     "outage": "switch_restart",
     "megaflows": "megaflows",
+    "throughput": "throughput",
     "pods": "pod_start",
     "idle": "idle_daemons",
     "master": "api_server",

@@ -105,10 +105,15 @@ class Netlink:
                 await _limit(inside, index, pod.egress_bandwidth)
             await inside.link("set", index=1, state="up")
             await inside.link("set", index=index, state="up")
-            await inside.addr("add", index=index, address=str(pod.address.ip), prefixlen=pod.address.network.prefixlen)
+            await inside.addr(
+                "add",
+                index=index,
+                address=str(pod.address.ip),
+                prefixlen=pod.address.network.prefixlen,
+                flags=_NO_PREFIX_ROUTE,
+            )
+            await inside.route("replace", dst=f"{pod.gateway}/32", oif=index, scope="link")
             await inside.route("replace", dst="0.0.0.0/0", gateway=str(pod.gateway), oif=index)
-            for network in pod.networks:
-                await inside.route("replace", dst=str(network), oif=index, scope="link")
 
     async def check_pod_interface(self, netns: str, ifname: str, address: IPv4Interface, gateway: IPv4Address) -> str:
         """Return what the pod's end of a veth pair lacks, or an empty string. Raises Gone."""
