@@ -43,6 +43,8 @@ _MAIN_TABLE = 254
 _MIN_BURST_BYTES = 2 * 9000  # two packets of the largest size
 _CLONE_NEWNET = 0x40000000
 _NO_PREFIX_ROUTE = 0x200
+_ON_LINK = 4
+"""RTNH_F_ONLINK: the next hop needs no route of its own."""
 _UP = 1
 _MAX_ALIAS_BYTES = 254
 """The kernel accepts 255 bytes, of which the last is the zero that netlink adds."""
@@ -112,8 +114,8 @@ class Netlink:
                 prefixlen=pod.address.network.prefixlen,
                 flags=_NO_PREFIX_ROUTE,
             )
-            await inside.route("replace", dst=f"{pod.gateway}/32", oif=index, scope="link")
-            await inside.route("replace", dst="0.0.0.0/0", gateway=str(pod.gateway), oif=index)
+            route = {"dst": "0.0.0.0/0", "gateway": str(pod.gateway), "oif": index, "flags": _ON_LINK}
+            await inside.route("replace", **route)
 
     async def check_pod_interface(self, netns: str, ifname: str, address: IPv4Interface, gateway: IPv4Address) -> str:
         """Return what the pod's end of a veth pair lacks, or an empty string. Raises Gone."""
