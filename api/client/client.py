@@ -158,7 +158,7 @@ class Event(Generic[O]):
 
 
 class _RawList(msgspec.Struct):
-    metadata: ListMeta = ListMeta()
+    metadata: ListMeta | None = None
     items: tuple[msgspec.Raw, ...] | None = None
 
 
@@ -238,7 +238,7 @@ class Client:
             handle(_decoded(item, kind, path))
             if number % OBJECTS_PER_TURN == 0:
                 await asyncio.sleep(0)
-        return response.metadata.resource_version
+        return response.metadata.resource_version if response.metadata is not None else ""
 
     async def watch(
         self,
