@@ -99,10 +99,12 @@ class Connection:
         bundle = next(self._xids)
         await self._request(lambda xid: messages.bundle_control(bundle, Bundle.OPEN, xid))
         steps = {next(self._xids): step for step in diff.steps()}
-        for number, (xid, step) in enumerate(steps.items()):
-            self._writer.write(messages.bundle_add(bundle, _step_bytes(step, xid), xid))
-            if number % MESSAGES_PER_WRITE == 0:
-                await self._drain()
+        entries = iter(steps.items())
+        while batch := list(itertools.islice(entries, MESSAGES_PER_WRITE)):
+            self._writer.write(
+                b"".join(messages.bundle_add(bundle, _step_bytes(step, xid), xid) for xid, step in batch)
+            )
+            await self._drain()
         await self._request(lambda xid: messages.message(Type.BARRIER_REQUEST, xid))
         end = Bundle.DISCARD if steps.keys() & self._errors.keys() else Bundle.COMMIT
         failure = ""
