@@ -269,7 +269,7 @@ class FakeDocker(DockerClient):
         finally:
             self._listeners.remove(on_event)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Do nothing: there is no connection to close."""
 
     # --- what happens to it ---------------------------------------------------------------------------------------
