@@ -38,7 +38,16 @@ from node_agent.docker.wire_format import LogEntryReader, LogStreamError
 from node_agent.images.credentials import Credential
 from node_agent.images.pull_backoff import DEFAULT_LIMITS, PullLimits, PullResult
 from node_agent.metrics import operation
-from node_agent.runtime.container import ATTEMPT, CRASHES, POD_UID, SANDBOX_TYPE, TYPE, RuntimeContainer, labels_by_pod
+from node_agent.runtime.container import (
+    ATTEMPT,
+    CRASHES,
+    POD_UID,
+    SANDBOX_TYPE,
+    TYPE,
+    ContainerEvent,
+    RuntimeContainer,
+    labels_by_pod,
+)
 from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 
@@ -121,8 +130,8 @@ class DockerClient:
         """Return the directory in which Docker stores images and containers."""
         return (await self._get("/info", Info)).docker_root_dir
 
-    async def watch_events(self, on_event: Callable[[str], None], on_connect: Callable[[], None]) -> None:
-        """Call `on_event` with a pod's UID when one of its containers starts, exits or is removed, until cancelled.
+    async def watch_events(self, on_event: Callable[[ContainerEvent], None], on_connect: Callable[[], None]) -> None:
+        """Call `on_event` when a container of a pod starts, exits or is removed, until cancelled.
 
         `on_connect` is called each time the event stream was opened, because events may have been missed before.
         """
@@ -131,7 +140,7 @@ class DockerClient:
                 await self._follow_events(on_event, on_connect)
             await asyncio.sleep(RECONNECT_SECONDS)
 
-    async def _follow_events(self, on_event: Callable[[str], None], on_connect: Callable[[], None]) -> None:
+    async def _follow_events(self, on_event: Callable[[ContainerEvent], None], on_connect: Callable[[], None]) -> None:
         """Call `on_event` for each event until Docker ends the stream. Raises ClientError, OSError, MsgspecError."""
         # Docker responds before it subscribes. Events in between are among those of the last seconds.
         since = int(time.time()) - EVENT_OVERLAP_SECONDS
@@ -144,9 +153,10 @@ class DockerClient:
             async for data in response.content.iter_any():
                 *lines, incomplete_line = (incomplete_line + data).split(b"\n")
                 for line in lines:
-                    uid = decoder.decode(line).actor.attributes.get(POD_UID)
+                    event = decoder.decode(line)
+                    uid = event.actor.attributes.get(POD_UID)
                     if uid:
-                        on_event(uid)
+                        on_event(ContainerEvent(event.action, event.actor.id, uid))
 
     async def close(self) -> None:
         """Close the connections to Docker. Containers are not affected."""

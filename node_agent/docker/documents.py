@@ -46,12 +46,14 @@ class ErrorResponse(msgspec.Struct, frozen=True):
 class Actor(msgspec.Struct, frozen=True, rename="pascal"):
     """The object of an event. A container's attributes include its labels."""
 
+    id: str = msgspec.field(name="ID", default="")
     attributes: dict[str, str] = {}
 
 
 class Event(msgspec.Struct, frozen=True, rename="pascal"):
     """An event of Docker."""
 
+    action: str = ""
     actor: Actor = Actor()
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from node_agent.docker.client import DockerClient
 from node_agent.metrics import RELIST_DURATION
-from node_agent.runtime.container import RuntimePod, group_containers
+from node_agent.runtime.container import ContainerEvent, RuntimePod, group_containers
 from reconcile.listeners import Listeners
 from reconcile.loop import Loop, LoopTiming
 
@@ -19,6 +19,7 @@ RELIST_SECONDS = 60.0
 class _Entry:
     pod: RuntimePod = field(default_factory=RuntimePod)
     is_valid: bool = False
+    is_being_read: bool = False
 
 
 class PodCache:
@@ -45,11 +46,14 @@ class PodCache:
         entry = self._entries.setdefault(uid, _Entry())
         if not entry.is_valid:
             entry.is_valid = True  # Set before the request, so that an event that arrives meanwhile invalidates it.
+            entry.is_being_read = True
             try:
                 entry.pod = group_containers(await self._docker.list_pod_containers(uid))
             except BaseException:
                 entry.is_valid = False
                 raise
+            finally:
+                entry.is_being_read = False
         return entry.pod
 
     def peek(self, uid: str) -> RuntimePod:
@@ -61,6 +65,15 @@ class PodCache:
         """Read the pod's containers again on the next `get`."""
         entry = self._entries.get(uid)
         if entry is not None:
+            entry.is_valid = False
+
+    def apply_event(self, event: ContainerEvent) -> None:
+        """Read the containers of the event's pod again on the next `get`, unless they were read after the event."""
+        entry = self._entries.get(event.pod_uid)
+        if entry is None:
+            return
+        container = next((container for container in entry.pod.all if container.id == event.container_id), None)
+        if entry.is_being_read or not event.is_reflected_in(container):
             entry.is_valid = False
 
     def invalidate_all(self) -> None:
@@ -98,7 +111,7 @@ class Pleg:
 
     async def watch_events(self) -> None:
         """Follow Docker's event stream until cancelled."""
-        await self._docker.watch_events(self._pod_changed, self._stream_connected)
+        await self._docker.watch_events(self._container_changed, self._stream_connected)
 
     async def relist(self) -> None:
         """Compare the cache with a list of all containers. Raises DriverError."""
@@ -108,10 +121,15 @@ class Pleg:
                 states[container.pod_uid][container.id] = container.state
             for uid in self._cache.uids:
                 if self._cache.differs(uid, states[uid]):
-                    self._pod_changed(uid)
+                    self._cache.invalidate(uid)
+                    self._notify(uid)
 
-    def _pod_changed(self, uid: str) -> None:
-        self._cache.invalidate(uid)
+    def _container_changed(self, event: ContainerEvent) -> None:
+        self._cache.apply_event(event)
+        # Another reader of the cache may have read the change. The worker has not seen it.
+        self._notify(event.pod_uid)
+
+    def _notify(self, uid: str) -> None:
         self._wake(uid)
         self.containers_changed.notify()
 

@@ -26,7 +26,7 @@ from node_agent.docker.exec import MAX_OUTPUT_BYTES, ExecResult
 from node_agent.images.credentials import Credential
 from node_agent.images.pull_backoff import PullLimits
 from node_agent.runtime import container as label
-from node_agent.runtime.container import RuntimeContainer
+from node_agent.runtime.container import ContainerEvent, RuntimeContainer
 from node_agent.runtime.security import SecurityOptions
 from node_agent.stats import collector, disk
 from node_agent.volumes import mounts
@@ -322,22 +322,27 @@ async def test_unreachable_registry_is_a_retryable_error(driver: DockerClient) -
         await driver.pull(ABSENT)
 
 
-async def test_docker_events_name_the_pod_of_the_container(driver: DockerClient, uid: str) -> None:
-    received: asyncio.Queue[str] = asyncio.Queue()
+async def test_docker_events_name_the_container_and_its_pod(driver: DockerClient, uid: str) -> None:
+    received: asyncio.Queue[ContainerEvent] = asyncio.Queue()
     connected = asyncio.Event()
 
-    async def next_of_ours() -> None:
+    async def next_of_ours() -> ContainerEvent:
         async with asyncio.timeout(DEADLINE_SECONDS):
-            while await received.get() != uid:
+            while (event := await received.get()).pod_uid != uid:
                 pass
+        return event
 
     following = asyncio.create_task(driver.watch_events(received.put_nowait, connected.set))
     async with asyncio.timeout(DEADLINE_SECONDS):
         await connected.wait()
     identity = await driver.create(sandbox(uid))
-    for act in (driver.start(identity), driver.kill(identity, "SIGKILL"), driver.remove(identity)):
+    for action, act in (
+        ("start", driver.start(identity)),
+        ("die", driver.kill(identity, "SIGKILL")),
+        ("destroy", driver.remove(identity)),
+    ):
         await act
-        await next_of_ours()
+        assert await next_of_ours() == ContainerEvent(action, identity, uid)
     following.cancel()
 
 
