@@ -19,7 +19,13 @@ RELIST_SECONDS = 60.0
 class _Entry:
     pod: RuntimePod = field(default_factory=RuntimePod)
     is_valid: bool = False
-    is_being_read: bool = False
+    events_during_read: list[ContainerEvent] | None = None
+    """Events since the request to Docker that is in progress. None if none is."""
+
+    def apply_event(self, event: ContainerEvent) -> None:
+        container = next((container for container in self.pod.all if container.id == event.container_id), None)
+        if not event.is_reflected_in(container):
+            self.is_valid = False
 
 
 class PodCache:
@@ -46,14 +52,17 @@ class PodCache:
         entry = self._entries.setdefault(uid, _Entry())
         if not entry.is_valid:
             entry.is_valid = True  # Set before the request, so that an event that arrives meanwhile invalidates it.
-            entry.is_being_read = True
+            events: list[ContainerEvent] = []
+            entry.events_during_read = events
             try:
                 entry.pod = group_containers(await self._docker.list_pod_containers(uid))
             except BaseException:
                 entry.is_valid = False
                 raise
             finally:
-                entry.is_being_read = False
+                entry.events_during_read = None
+            for event in events:
+                entry.apply_event(event)
         return entry.pod
 
     def peek(self, uid: str) -> RuntimePod:
@@ -68,13 +77,17 @@ class PodCache:
             entry.is_valid = False
 
     def apply_event(self, event: ContainerEvent) -> None:
-        """Read the containers of the event's pod again on the next `get`, unless they were read after the event."""
+        """Read the containers of the event's pod again on the next `get`, unless the event reports a known state.
+
+        An event during a request to Docker is compared with its result.
+        """
         entry = self._entries.get(event.pod_uid)
         if entry is None:
             return
-        container = next((container for container in entry.pod.all if container.id == event.container_id), None)
-        if entry.is_being_read or not event.is_reflected_in(container):
-            entry.is_valid = False
+        if entry.events_during_read is not None:
+            entry.events_during_read.append(event)
+        else:
+            entry.apply_event(event)
 
     def invalidate_all(self) -> None:
         """Invalidate every entry, because events may have been missed."""

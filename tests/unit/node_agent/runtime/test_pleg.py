@@ -100,29 +100,41 @@ async def test_event_about_a_state_that_was_read_already_causes_no_request() -> 
     assert docker.calls == before
 
 
-async def test_event_during_a_docker_query_is_not_compared_with_the_state_before() -> None:
-    class Slow(FakeDocker):
-        async def list_pod_containers(self, uid: str) -> list[RuntimeContainer]:
-            answer = await super().list_pod_containers(uid)
-            answering.set()
-            await resume.wait()
-            return answer
+class SlowDocker(FakeDocker):
+    """A Docker that has read the containers of a pod when `read` is set, and returns them when `returns` is set."""
 
-    answering, resume = asyncio.Event(), asyncio.Event()
-    docker = Slow("pause")
+    def __init__(self, *images: str) -> None:
+        super().__init__(*images)
+        self.read, self.returns = asyncio.Event(), asyncio.Event()
+
+    async def list_pod_containers(self, uid: str) -> list[RuntimeContainer]:
+        answer = await super().list_pod_containers(uid)
+        self.read.set()
+        await self.returns.wait()
+        return answer
+
+
+async def test_event_during_a_docker_query_is_compared_with_its_result() -> None:
+    docker = SlowDocker("pause")
     cache = PodCache(docker)
     identity = await container(docker)
-    resume.set()
-    assert (await cache.get(UID)).all[0].running
+    before = docker.calls
+    reading = asyncio.create_task(cache.get(UID))
+    await docker.read.wait()
+    cache.apply_event(ContainerEvent("start", identity, UID))
+    docker.returns.set()
+    assert (await reading).all[0].running
+    await cache.get(UID)
+    assert docker.calls == before + 1, "the start was known"
     docker.end(identity, 3)
     cache.apply_event(ContainerEvent("die", identity, UID))
-    answering.clear()
-    resume.clear()
+    docker.read.clear()
+    docker.returns.clear()
     reading = asyncio.create_task(cache.get(UID))
-    await answering.wait()
+    await docker.read.wait()
     await docker.start(identity)
     cache.apply_event(ContainerEvent("start", identity, UID))
-    resume.set()
+    docker.returns.set()
     assert not (await reading).all[0].running
     assert (await cache.get(UID)).all[0].running
 
