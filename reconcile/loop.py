@@ -45,6 +45,7 @@ class Loop:
     ends the daemon.
 
     `trigger` is set to wake the loop. A part that is built before the loop gets the trigger to wake it.
+    `resync` returns the maximum time in seconds from a successful pass to the next one; by default that of `timing`.
     """
 
     def __init__(
@@ -53,11 +54,13 @@ class Loop:
         run_pass: Pass,
         timing: LoopTiming,
         trigger: asyncio.Event | None = None,
+        resync: Callable[[], float] | None = None,
     ) -> None:
         self._name = name
         self._run_pass = run_pass
         self._timing = timing
         self._trigger = trigger or asyncio.Event()
+        self._resync = resync or (lambda: timing.resync)
         self.failures = 0
         self.total_failures = 0
         self.requested_passes = 0
@@ -105,7 +108,7 @@ class Loop:
             log.warning("pass failed", extra={"loop": self._name, "error": str(error), "retry_in": f"{delay:.1f}s"})
             return delay
         self.failures = 0
-        return self._timing.resync
+        return self._resync()
 
 
 def retry_unexpected_errors(component: str, run_pass: Pass) -> Pass:

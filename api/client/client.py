@@ -15,6 +15,8 @@ ClientError
 
 from __future__ import annotations
 
+import os
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -105,14 +107,28 @@ _OTHER_AUTHORITY, _OTHER_NAME, _OTHER_TIME = {7, 18, 19, 20, 21, 30}, {62, 64}, 
 """Results of the verification of a certificate (X509_STORE_CTX_get_error(3)): X509_V_ERR_..."""
 
 
+def _reason(error: Exception) -> str:
+    """Return why there is no connection, in the words of the system if it says so. The text of an error may be empty.
+
+    An error of TLS has numbers of its own, and that of several addresses has none.
+    """
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+        cause = error.os_error
+        words = (
+            cause.strerror if isinstance(cause, socket.gaierror) else os.strerror(cause.errno) if cause.errno else ""
+        )
+        if words:
+            return words
+    return str(error) or type(error).__name__
+
+
 def unreachable(server: str, error: Exception, authority: str = "that of the kubeconfig") -> Unreachable:
     """Return the exception for a request to a server that failed. `authority` is the one that is accepted."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return _certificate_error(server, error.certificate_error, authority)
     if isinstance(error, TimeoutError):
         return Unreachable(f"{server} does not answer in time")
-    # The text of an error may be empty.
-    reason = str(error) or type(error).__name__
+    reason = _reason(error)
     if server.startswith("http://") and not isinstance(error, aiohttp.ClientConnectorError):
         reason += "; a master is accepted at https://"
     return Unreachable(f"{server} does not answer: {reason}")

@@ -15,10 +15,9 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pyroute2 import AsyncIPRoute, NetlinkError
-
 from reconcile import atomic_file
 from reconcile.errors import DriverError, Gone, NotReady, Refused
+from reconcile.imports import defer_package
 from sdn.model.host import (
     ALIAS,
     BRIDGE_END,
@@ -30,6 +29,10 @@ from sdn.model.host import (
     Route,
     VethPair,
 )
+
+defer_package("pyroute2")  # all of it takes 6 MB and 80 modules more
+from pyroute2.iproute.linux import AsyncIPRoute  # noqa: E402
+from pyroute2.netlink.exceptions import NetlinkError  # noqa: E402
 
 T = TypeVar("T")
 
@@ -102,10 +105,15 @@ class Netlink:
                 await _limit(inside, index, pod.egress_bandwidth)
             await inside.link("set", index=1, state="up")
             await inside.link("set", index=index, state="up")
-            await inside.addr("add", index=index, address=str(pod.address.ip), prefixlen=pod.address.network.prefixlen)
+            await inside.addr(
+                "add",
+                index=index,
+                address=str(pod.address.ip),
+                prefixlen=pod.address.network.prefixlen,
+                flags=_NO_PREFIX_ROUTE,
+            )
+            await inside.route("replace", dst=f"{pod.gateway}/32", oif=index, scope="link")
             await inside.route("replace", dst="0.0.0.0/0", gateway=str(pod.gateway), oif=index)
-            for network in pod.networks:
-                await inside.route("replace", dst=str(network), oif=index, scope="link")
 
     async def check_pod_interface(self, netns: str, ifname: str, address: IPv4Interface, gateway: IPv4Address) -> str:
         """Return what the pod's end of a veth pair lacks, or an empty string. Raises Gone."""

@@ -133,24 +133,27 @@ class Multipath:
 
 @dataclass(frozen=True, slots=True)
 class Learn:
-    """An action that adds a flow: IPv4 packets of the same source with `key` in a register get `loads` in others.
+    """An action that adds a flow: IPv4 packets of one source, with `key` in a register, get `loads` in others.
 
-    The flow expires when no packet has matched it for `idle_seconds` (at most 65,535).
+    The source is that of the packet, or its destination (`of_destination`). Without `key`, registers do not matter. The
+    flow expires when no packet has matched it for `idle_seconds` (at most 65,535).
     """
 
     table: int
     priority: int
     cookie: int
     idle_seconds: int
-    key: tuple[Field, int]
+    key: tuple[Field, int] | None
     loads: tuple[tuple[Field, int], ...]
+    of_destination: bool = False
 
     def __str__(self) -> str:
-        field, number = self.key
+        source = "nw_src=nw_dst[]" if self.of_destination else "nw_src[]"
+        key = f"{self.key[0].name}={self.key[1]:#x}," if self.key is not None else ""
         loads = ",".join(f"load:{value:#x}->{target.name}[]" for target, value in self.loads)
         return (
             f"learn(table={self.table},idle_timeout={self.idle_seconds},priority={self.priority},"
-            f"cookie={self.cookie:#x},eth_type=0x800,nw_src[],{field.name}={number:#x},{loads})"
+            f"cookie={self.cookie:#x},eth_type=0x800,{source},{key}{loads})"
         )
 
 
@@ -225,7 +228,7 @@ class BridgeLayout:
 
     `partition_of` returns the partition of a flow. `unknown_flows` is the partition whose sync deletes flows that the
     pipeline never writes. `groups` is the partition that has all groups. The switch itself writes the flows of
-    `learned_table` that expire.
+    `learned_tables` that expire.
 
     A bridge with the flow `previous_version_flow` is as the previous version left it. `renumbered_flow` and
     `renumbered_group` return what a flow or a group of that version has to become in today's tables, and leave those
@@ -235,7 +238,7 @@ class BridgeLayout:
     partition_of: Callable[[Flow], str]
     unknown_flows: str
     groups: str
-    learned_table: int
+    learned_tables: frozenset[int]
     previous_version_flow: Flow
     renumbered_flow: Callable[[Flow], Flow]
     renumbered_group: Callable[[Group], Group]

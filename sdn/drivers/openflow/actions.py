@@ -132,9 +132,11 @@ def _ct_body(ct: Ct) -> bytes:
 
 def _learn_body(learn: Learn) -> bytes:
     head = _LEARN_HEAD.pack(learn.idle_seconds, 0, learn.priority, learn.cookie, 0, learn.table, 0, 0)
-    source = field_header(match.IP_SRC, old=True) + bytes(2)
-    body = head + _constant(match.ETH_TYPE, match.ETH_IPV4, 0) + struct.pack("!H", match.IP_SRC.bits) + source + source
-    body += _constant(*learn.key, 0)
+    copied = match.IP_DST if learn.of_destination else match.IP_SRC
+    body = head + _constant(match.ETH_TYPE, match.ETH_IPV4, 0) + struct.pack("!H", match.IP_SRC.bits)
+    body += field_header(copied, old=True) + bytes(2) + field_header(match.IP_SRC, old=True) + bytes(2)
+    if learn.key is not None:
+        body += _constant(*learn.key, 0)
     for target, value in learn.loads:
         body += _constant(target, value, _LOADS)
     return body
@@ -213,7 +215,7 @@ def _read_ct(body: bytes) -> Ct:
 
 def _read_learn(body: bytes) -> Learn:
     idle, _, priority, cookie, _, table, _, _ = _LEARN_HEAD.unpack_from(body)
-    key, loads, rest = None, [], body[_LEARN_HEAD.size :]
+    key, loads, of_destination, rest = None, [], False, body[_LEARN_HEAD.size :]
     while len(rest) >= 2 and (head := int.from_bytes(rest[:2], "big")):
         size = (head & _NUMBER_OF_BITS) // 8
         end = 2 + (size if head & _IMMEDIATE else 6)
@@ -221,12 +223,12 @@ def _read_learn(body: bytes) -> Learn:
         value = int.from_bytes(rest[2:end], "big")
         if head & _LOADS:
             loads.append((target, value))
-        elif head & _IMMEDIATE and target != match.ETH_TYPE:
+        elif not head & _IMMEDIATE:
+            of_destination = read_field(rest[2:end])[0] == match.IP_DST
+        elif target != match.ETH_TYPE:
             key = (target, value)
         rest = rest[end + 6 :]
-    if key is None:
-        raise Unknown("a learn action without a register")
-    learn = Learn(table, priority, cookie, idle, key, tuple(loads))
+    learn = Learn(table, priority, cookie, idle, key, tuple(loads), of_destination)
     if pad(bytes(_NICIRA_HEAD.size) + _learn_body(learn))[_NICIRA_HEAD.size :] != body:
         raise Unknown("a learn action of another form")
     return learn

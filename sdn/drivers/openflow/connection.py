@@ -78,7 +78,7 @@ class Connection:
 
     def _reported_flows(self, parts: Iterable[bytes]) -> Iterable[tuple[Flow | UnknownFlow, int]]:
         return itertools.chain.from_iterable(
-            messages.reported_flows(part, self._layout.learned_table) for part in parts
+            messages.reported_flows(part, self._layout.learned_tables) for part in parts
         )
 
     async def table_misses(self) -> dict[int, int]:
@@ -191,7 +191,7 @@ class Connection:
 
     def _on_multipart(self, xid: int, body: bytes) -> None:
         kind, more, rest = messages.multipart_head(body)
-        if kind == Multipart.FLOW_MONITOR and messages.reports_foreign_change(rest, self._layout.learned_table):
+        if kind == Multipart.FLOW_MONITOR and messages.reports_foreign_change(rest, self._layout.learned_tables):
             self.invalidate()
             self._foreign_changes += 1
             self._on_change()

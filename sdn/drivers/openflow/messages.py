@@ -195,17 +195,17 @@ def multipart_head(body: bytes) -> tuple[int, bool, bytes]:
     return kind, bool(flags & MORE), body[8:]
 
 
-def reported_flows(body: bytes, learned_table: int) -> Iterator[tuple[Flow | UnknownFlow, int]]:
+def reported_flows(body: bytes, learned_tables: frozenset[int]) -> Iterator[tuple[Flow | UnknownFlow, int]]:
     """Decode the flows in one part of the reply to `flows_request`, with their packet counters.
 
-    Flows of `learned_table` that expire are skipped, because the switch has written them itself.
+    Flows of `learned_tables` that expire are skipped, because the switch has written them itself.
     """
     begin = 0
     while begin < len(body):
         length, table, _, _, priority, idle, hard, _, _, cookie, packets, _ = _FLOW_STATS.unpack_from(body, begin)
         rest = body[begin + _FLOW_STATS.size : begin + length]
         begin += length
-        if table == learned_table and idle:
+        if idle and table in learned_tables:
             continue
         match_length = padded(struct.unpack_from("!HH", rest)[1])
         try:
@@ -217,14 +217,14 @@ def reported_flows(body: bytes, learned_table: int) -> Iterator[tuple[Flow | Unk
             yield UnknownFlow(table, priority, rest[:match_length]), packets
 
 
-def reports_foreign_change(body: bytes, learned_table: int) -> bool:
+def reports_foreign_change(body: bytes, learned_tables: frozenset[int]) -> bool:
     """Return True if one part of a flow monitor's report has a change by another program.
 
-    Changes of `learned_table` are ignored, because the switch itself adds its flows and lets them expire.
+    Changes of `learned_tables` are ignored, because the switch itself adds its flows and lets them expire.
     """
     while body:
         length, event = struct.unpack_from("!HH", body)
-        if event in FULL_EVENTS and body[MONITORED_TABLE] != learned_table:
+        if event in FULL_EVENTS and body[MONITORED_TABLE] not in learned_tables:
             return True
         body = body[length:]
     return False

@@ -45,6 +45,7 @@ _CODES: dict[Field, tuple[int, int]] = {
     f.REG3: (_NICIRA_1, 3),
     f.REG4: (_NICIRA_1, 4),
     f.REG5: (_NICIRA_1, 5),
+    f.REG6: (_NICIRA_1, 6),
     f.IP_FRAG: (_NICIRA_1, 26),
     f.CT_STATE: (_NICIRA_1, 105),
     f.CT_PROTO: (_NICIRA_1, 119),
