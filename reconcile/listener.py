@@ -36,6 +36,11 @@ RESERVED_FILES = 128
 TLS_READ_BUFFER_BYTES = 16 << 10
 """Size of asyncio's TLS read buffer per connection. Its default of 256 KB would be most of the memory of a watch."""
 
+SESSION_TICKETS = 0
+"""Tickets with which a TLS 1.3 client could resume its session. Clients of the daemons do not, and two tickets with a
+client certificate in them take two fifths of the server's time for a handshake.
+"""
+
 MAX_PATH_PARTS = 256
 """Parts of a path. The router of aiohttp takes quadratic time: 60,000 parts need a second, before authentication."""
 
@@ -88,6 +93,8 @@ class Listener:
     async def start(self, address: str, port: int, context: ssl.SSLContext | None = None) -> None:
         """Listen, with TLS if there is a context. Raises NotReady if the address cannot be bound."""
         sslproto.SSLProtocol.max_size = TLS_READ_BUFFER_BYTES
+        if context is not None:
+            context.num_tickets = SESSION_TICKETS
         try:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             listening = socket.create_server((address, port), family=family, backlog=BACKLOG)
@@ -189,6 +196,16 @@ class Listener:
     def _forget(self, number: int) -> None:
         self._limiter.remove(number)
         del self._open[number]
+
+
+def release_read_buffer(transport: asyncio.BaseTransport) -> None:
+    """Free the TLS read buffer of a connection on which nothing more is expected from the client, such as a watch.
+
+    If the client sends something, asyncio makes a new buffer. It has no interface to free one.
+    """
+    protocol = getattr(transport, "_ssl_protocol", None)
+    if isinstance(protocol, sslproto.SSLProtocol):
+        vars(protocol).update(_ssl_buffer=bytearray(), _ssl_buffer_view=memoryview(b""))
 
 
 RESET = struct.pack("ii", 1, 0)
