@@ -61,6 +61,13 @@ MAX_REJECTED = 64
 one handshake at a time, and not for all that a flood begins.
 """
 
+MAX_HANDSHAKES, HANDSHAKE_TURN_SECONDS = 4, 0.05
+"""TLS handshakes that are done at the same time, and how long a client may take its time before the next one begins.
+
+Thousands of clients that connect at once answer at once, too, and each answer takes 2 ms or more: other requests would
+wait for all of them. A connection whose client has sent nothing has no turn.
+"""
+
 ACCEPT_RETRY_SECONDS = 1.0
 """Delay after an error of accept(2), such as too many open files, as in asyncio."""
 
@@ -87,6 +94,7 @@ class Listener:
         self._accepting: dict[int, tuple[socket.socket, asyncio.Task[None]]] = {}
         """Listening socket and the task that accepts its connections, by port."""
         self._open: dict[int, _Connection] = {}
+        self._turns = asyncio.Semaphore(MAX_HANDSHAKES)
         self._on_rejected = on_rejected
         self.port = 0
 
@@ -176,7 +184,22 @@ class Listener:
                 await asyncio.sleep(0)  # Waiting connections are accepted at once, without other tasks in between.
 
     async def _serve(self, connection: _Connection, context: ssl.SSLContext | None) -> None:
-        """Do the TLS handshake, and pass the connection to the HTTP server."""
+        """Do the TLS handshake when its turn comes, and pass the connection to the HTTP server."""
+        if context is None:
+            await self._connect(connection, None)
+            return
+        try:
+            async with asyncio.timeout(self._limits.handshake_seconds):
+                await connection.wait_readable()
+        except TimeoutError:
+            connection.close()
+            return
+        async with self._turns:
+            connecting = asyncio.create_task(self._connect(connection, context))
+            await asyncio.wait((connecting,), timeout=HANDSHAKE_TURN_SECONDS)
+        await connecting
+
+    async def _connect(self, connection: _Connection, context: ssl.SSLContext | None) -> None:
         server = self._runner.server
         assert server is not None
         with contextlib.suppress(OSError):
@@ -224,6 +247,15 @@ class _Connection(socket.socket):
         self.handshake: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
         self._on_closed = on_closed
+
+    async def wait_readable(self) -> None:
+        """Wait until the client has sent something, or has disconnected."""
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(self)
 
     def abort(self) -> None:
         """Close the connection without waiting for its client."""
