@@ -10,15 +10,16 @@ import fcntl
 import os
 import socket
 import struct
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pyroute2 import AsyncIPRoute, NetlinkError
-
 from reconcile import atomic_file
 from reconcile.errors import DriverError, Gone, NotReady, Refused
+from reconcile.imports import defer_package
+from sdn.drivers.link_dump import dump_links, dump_names
 from sdn.model.host import (
     ALIAS,
     BRIDGE_END,
@@ -31,6 +32,10 @@ from sdn.model.host import (
     VethPair,
 )
 
+defer_package("pyroute2")  # all of it takes 6 MB and 80 modules more
+from pyroute2.iproute.linux import AsyncIPRoute  # noqa: E402
+from pyroute2.netlink.exceptions import NetlinkError  # noqa: E402
+
 T = TypeVar("T")
 
 ROUTE_PROTOCOL = 112
@@ -40,6 +45,8 @@ _MAIN_TABLE = 254
 _MIN_BURST_BYTES = 2 * 9000  # two packets of the largest size
 _CLONE_NEWNET = 0x40000000
 _NO_PREFIX_ROUTE = 0x200
+_ON_LINK = 4
+"""RTNH_F_ONLINK: the next hop needs no route of its own."""
 _UP = 1
 _MAX_ALIAS_BYTES = 254
 """The kernel accepts 255 bytes, of which the last is the zero that netlink adds."""
@@ -54,6 +61,8 @@ class Netlink:
 
     def __init__(self) -> None:
         self._here = AsyncIPRoute()
+        self._kernel = _kernel_socket()
+        self._lock = threading.Lock()
 
     async def __aenter__(self) -> Netlink:
         await self._here.setup_endpoint()
@@ -61,10 +70,11 @@ class Netlink:
 
     async def __aexit__(self, *_: object) -> None:
         self._here.close()
+        self._kernel.close()
 
     async def links(self) -> dict[str, Link]:
         """Return all links of this namespace by name, with their IPv4 addresses."""
-        return await _links(self._here)
+        return await asyncio.to_thread(self._dump, dump_links)
 
     async def create_veth_pair(self, pod: VethPair) -> None:
         """Create a veth pair and configure the pod's end; the host's end stays down. IPv6 is disabled on both.
@@ -102,10 +112,15 @@ class Netlink:
                 await _limit(inside, index, pod.egress_bandwidth)
             await inside.link("set", index=1, state="up")
             await inside.link("set", index=index, state="up")
-            await inside.addr("add", index=index, address=str(pod.address.ip), prefixlen=pod.address.network.prefixlen)
-            await inside.route("replace", dst="0.0.0.0/0", gateway=str(pod.gateway), oif=index)
-            for network in pod.networks:
-                await inside.route("replace", dst=str(network), oif=index, scope="link")
+            await inside.addr(
+                "add",
+                index=index,
+                address=str(pod.address.ip),
+                prefixlen=pod.address.network.prefixlen,
+                flags=_NO_PREFIX_ROUTE,
+            )
+            route = {"dst": "0.0.0.0/0", "gateway": str(pod.gateway), "oif": index, "flags": _ON_LINK}
+            await inside.route("replace", **route)
 
     async def check_pod_interface(self, netns: str, ifname: str, address: IPv4Interface, gateway: IPv4Address) -> str:
         """Return what the pod's end of a veth pair lacks, or an empty string. Raises Gone."""
@@ -114,11 +129,11 @@ class Netlink:
         except OSError as error:
             raise Gone(f"{netns}: {error.strerror}; the sandbox is gone") from None
         try:
-            endpoint = await asyncio.to_thread(_in_netns, netns_fd, _kernel_socket)
+            endpoint, links = await asyncio.to_thread(_in_netns, netns_fd, _socket_and_links)
         finally:
             os.close(netns_fd)
         async with AsyncIPRoute(use_socket=endpoint) as inside:
-            link = (await _links(inside)).get(ifname)
+            link = links.get(ifname)
             if link is None:
                 return f"there is no {ifname} in it"
             if not link.up:
@@ -131,7 +146,7 @@ class Netlink:
 
     async def rate_limits(self) -> dict[str, int]:
         """Return the rate limits of links of this namespace, in bits per second, by name of the link."""
-        names, limits = await self._names(), {}
+        names, limits = await asyncio.to_thread(self._dump, dump_names), {}
         async for message in await self._here.tc("dump"):
             if message.get_attr("TCA_KIND") == "tbf" and message["index"] in names:
                 limits[names[message["index"]]] = message.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")["rate"] * 8
@@ -171,7 +186,7 @@ class Netlink:
 
     async def routes(self) -> tuple[Route, ...]:
         """Return all IPv4 routes of the main table that go through a link."""
-        names, routes = await self._names(), []
+        names, routes = await asyncio.to_thread(self._dump, dump_names), []
         async for message in await self._here.route("dump", family=socket.AF_INET, table=_MAIN_TABLE):
             device = names.get(message.get_attr("RTA_OIF"))
             if device is not None and message.get_attr("RTA_TABLE") == _MAIN_TABLE:
@@ -243,34 +258,14 @@ class Netlink:
                 flags=_NO_PREFIX_ROUTE,
             )
 
-    async def _names(self) -> dict[int, str]:
-        return {message["index"]: message.get_attr("IFLA_IFNAME") async for message in await self._here.link("dump")}
+    def _dump(self, read: Callable[[socket.socket], T]) -> T:
+        """Read links over the blocking socket, in a thread."""
+        with self._lock:
+            return read(self._kernel)
 
     async def _index(self, device: str) -> int:
         with _translate_errors(f"link {device}"):
             return int((await self._here.link("get", ifname=device))[0]["index"])
-
-
-async def _links(kernel: AsyncIPRoute) -> dict[str, Link]:
-    addresses: dict[int, set[IPv4Interface]] = {}
-    async for message in await kernel.addr("dump", family=socket.AF_INET):
-        own = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
-        addresses.setdefault(message["index"], set()).add(IPv4Interface((own, message["prefixlen"])))
-    messages = {}
-    async for message in await kernel.link("dump"):
-        messages[message["index"]] = message
-    names = {index: message.get_attr("IFLA_IFNAME") for index, message in messages.items()}
-    return {
-        names[index]: Link(
-            name=names[index],
-            mtu=message.get_attr("IFLA_MTU"),
-            addresses=frozenset(addresses.get(index, set())),
-            alias=message.get_attr("IFLA_IFALIAS") or "",
-            master=names.get(message.get_attr("IFLA_MASTER"), ""),
-            up=bool(message["flags"] & _UP),
-        )
-        for index, message in messages.items()
-    }
 
 
 async def _limit(kernel: AsyncIPRoute, index: int, bits: int) -> None:
@@ -352,6 +347,11 @@ def _prepare_netns(pod: VethPair) -> Any:
     if not pod.tx_checksum_offload:
         _disable_tx_checksum_offload(pod.ifname)
     return _kernel_socket()
+
+
+def _socket_and_links() -> tuple[Any, dict[str, Link]]:
+    kernel = _kernel_socket()
+    return kernel, dump_links(kernel)
 
 
 def _kernel_socket() -> Any:
