@@ -216,7 +216,7 @@ class PodAttacher:
             if link is not None and not link.up:
                 ids = port.ids
                 alias = link_alias(ids[ExternalId.NAMESPACE], ids[ExternalId.POD], ids[ExternalId.UID])
-                await self._drivers.netlink.set_up(port.name, alias)
+                await self._drivers.netlink.set_up({port.name: alias})
                 self._drift.record("links", port.name)
 
     async def attach_pods(self, network: NodeNetwork) -> None:
@@ -236,9 +236,7 @@ class PodAttacher:
         if self._datapath_type == NETDEV:
             devices = frozenset(interface.device for interface in created)
             await self._drivers.nftables.run(ingress_guard(added=devices))
-        for interface in created:
-            config = interface.config
-            await self._drivers.netlink.set_up(interface.device, link_alias(config.namespace, config.name, config.uid))
+        await self._drivers.netlink.set_up({interface.device: _alias(interface.config) for interface in created})
         await timed("ports", self._drivers.ovsdb.apply((PutBridge(bridge_with_ports(bridge, created)),)))
         for interface in created:
             pod = f"{interface.config.namespace}/{interface.config.name}"
@@ -297,6 +295,10 @@ class PodAttacher:
 
     def _bridge(self) -> Bridge | None:
         return self._drivers.ovsdb.observe().bridge(BRIDGE)
+
+
+def _alias(config: InterfaceConfig) -> str:
+    return link_alias(config.namespace, config.name, config.uid)
 
 
 def _discard_result(future: asyncio.Future[None]) -> None:
