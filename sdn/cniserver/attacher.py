@@ -35,7 +35,7 @@ from sdn.cniserver.pod_ports import (
 )
 from sdn.drivers import Drivers
 from sdn.drivers.ovsdb import PutBridge, RemovePort
-from sdn.host.firewall import GUARD_TABLE, ingress_guard
+from sdn.host.firewall import ingress_guard
 from sdn.metrics import Drift, timed
 from sdn.model.host import BRIDGE, NETDEV, Bridge, Link, Port, VethPair
 from sdn.model.match import mac_text
@@ -71,6 +71,7 @@ class PodAttacher:
         self._ports: Mapping[str, Port] = {}
         self._rate_limits: Mapping[str, int] = {}
         self._addresses: dict[str, IPv4Address] = {}
+        self._addresses_of: tuple[NodeNetwork, tuple[AttachedPod, ...]] | None = None
 
     def attach(self, config: InterfaceConfig) -> asyncio.Future[None]:
         """Request that a sandbox is attached. The future is done when packets flow, or raises DriverError."""
@@ -181,9 +182,8 @@ class PodAttacher:
         if ports:
             await self._drivers.ovsdb.apply(tuple(RemovePort(BRIDGE, port.name) for port in ports))
         devices = frozenset(map(host_veth_name, sandboxes))
-        guarded = devices & await self._drivers.nftables.list_chains("netdev", GUARD_TABLE)
-        if guarded:
-            await self._drivers.nftables.run(ingress_guard(removed=guarded))
+        if self._datapath_type == NETDEV:
+            await self._drivers.nftables.run(ingress_guard(removed=devices))
         await self._drivers.netlink.delete_links(sorted(devices))
         log.info("pods detached", extra={"sandboxes": " ".join(sorted(name[:12] for name in sandboxes))})
         self._ports = {sandbox: port for sandbox, port in self._ports.items() if sandbox not in sandboxes}
@@ -285,8 +285,11 @@ class PodAttacher:
 
     def complete_requests(self, network: NodeNetwork) -> None:
         """Complete the requests of all pods that have flows in this network."""
-        addresses = {pod.address for pod in network.pods}
-        self._addresses = {pod.sandbox: pod.address for pod in self.attached_pods() if pod.address in addresses}
+        attached, known = self.attached_pods(), self._addresses_of
+        if known is None or known[0] is not network or known[1] is not attached:
+            addresses = {pod.address for pod in network.pods}
+            self._addresses = {pod.sandbox: pod.address for pod in attached if pod.address in addresses}
+            self._addresses_of = network, attached
         for sandbox in self._attach_requests.keys() & self._addresses.keys():
             _complete(self._attach_requests.pop(sandbox)[1])
 

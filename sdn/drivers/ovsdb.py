@@ -16,11 +16,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import ovs.poller
 from ovs.db import idl as ovs_idl
 
 from reconcile.errors import NotReady, Refused
+from sdn.drivers.json_messages import use_fast_parser
 from sdn.model.host import Bridge, ConntrackZone, OvsState, Port, string_map
 
 SCHEMA = "/usr/share/openvswitch/vswitch.ovsschema"
@@ -119,6 +121,7 @@ class Ovsdb:
             os.write(self._wake_writer, b"\0")
 
     def _run(self) -> None:
+        use_fast_parser()
         helper = ovs_idl.SchemaHelper(SCHEMA)
         for table, columns in COLUMNS.items():
             helper.register_columns(table, columns)
@@ -203,23 +206,36 @@ class _Idl(ovs_idl.Idl):  # type: ignore[misc]
 
     def __init__(self, remote: str, schema_helper: Any) -> None:
         super().__init__(remote, schema_helper)
-        self._ports: dict[Any, Port] = {}
-        self._port_of: dict[Any, Any] = {}
+        self._ports: dict[UUID, Port] = {}
+        self._port_of: dict[UUID, UUID] = {}
 
     def notify(self, event: str, row: Any, updates: Any = None) -> None:
         """Remove a changed port from the cache. The library calls this for every change."""
         del event, updates
         if row._table.name == "Interface":
-            self._ports.pop(self._port_of.pop(row.uuid, None), None)
+            if (port := self._port_of.pop(row.uuid, None)) is not None:
+                self._ports.pop(port, None)
         elif row._table.name == "Port":
             self._ports.pop(row.uuid, None)
 
-    def port(self, port_row: Any) -> Port | None:
-        """Return a row of the table Port as a value; None while it has no interface."""
-        port = self._ports.get(port_row.uuid)
-        if port is None and port_row.interfaces:
-            self._port_of[port_row.interfaces[0].uuid] = port_row.uuid
-            port = self._ports[port_row.uuid] = _port(port_row)
+    def ports_of(self, bridge_row: Any) -> dict[UUID, Port]:
+        """Return the ports of a row of the table Bridge as values, by the UUIDs of their rows.
+
+        A port is missing while it has no interface, and so are those of the transaction in progress. This does not read
+        the column `ports`, because for that the library checks and sorts all rows: 10 ms for 500 ports.
+        """
+        column = bridge_row._data["ports"] if bridge_row._data is not None else None
+        uuids = [atom.value for atom in column.values] if column is not None else []
+        ports = ((uuid, self._ports.get(uuid) or self._read_port(uuid)) for uuid in uuids)
+        return {uuid: port for uuid, port in ports if port is not None}
+
+    def _read_port(self, uuid: UUID) -> Port | None:
+        port_row = self.tables["Port"].rows.get(uuid)
+        interfaces = port_row.interfaces if port_row is not None else []
+        if not interfaces:
+            return None
+        self._port_of[interfaces[0].uuid] = uuid
+        port = self._ports[uuid] = _port(port_row, interfaces[0])
         return port
 
 
@@ -243,7 +259,7 @@ def _zones(root: Any) -> Iterator[ConntrackZone]:
 
 
 def _bridge(idl: _Idl, bridge_row: Any) -> Bridge:
-    ports = [port for port in map(idl.port, bridge_row.ports) if port is not None]
+    ports = idl.ports_of(bridge_row).values()
     return Bridge(
         name=bridge_row.name,
         datapath_type=bridge_row.datapath_type or "system",
@@ -256,8 +272,7 @@ def _bridge(idl: _Idl, bridge_row: Any) -> Bridge:
     )
 
 
-def _port(port_row: Any) -> Port:
-    interface = port_row.interfaces[0]
+def _port(port_row: Any, interface: Any) -> Port:
     return Port(
         name=port_row.name,
         type=interface.type,
@@ -271,7 +286,7 @@ def _port(port_row: Any) -> Port:
     )
 
 
-def _write(idl: Any, transaction: Any, root: Any, change: Change) -> None:
+def _write(idl: _Idl, transaction: Any, root: Any, change: Change) -> None:
     if isinstance(change, PutZone):
         _write_zone(idl, transaction, root, change.zone)
         return
@@ -283,12 +298,12 @@ def _write(idl: Any, transaction: Any, root: Any, change: Change) -> None:
             root.addvalue("bridges", bridge_row)
         _write_bridge(idl, transaction, bridge_row, change.bridge)
     elif bridge_row is not None:
-        for port in bridge_row.ports:
+        for uuid, port in idl.ports_of(bridge_row).items():
             if port.name == change.name:
-                bridge_row.delvalue("ports", port)
+                bridge_row.delvalue("ports", idl.tables["Port"].rows[uuid])
 
 
-def _write_bridge(idl: Any, transaction: Any, bridge_row: Any, bridge: Bridge) -> None:
+def _write_bridge(idl: _Idl, transaction: Any, bridge_row: Any, bridge: Bridge) -> None:
     bridge_row.datapath_type = bridge.datapath_type
     bridge_row.fail_mode = bridge.fail_mode
     for key, value in bridge.external_ids:
@@ -298,13 +313,13 @@ def _write_bridge(idl: Any, transaction: Any, bridge_row: Any, bridge: Bridge) -
         for number, name in bridge.table_names:
             tables[number].name = name
         bridge_row.flow_tables = tables
-    present = {port.name: port for port in _ports_of(bridge_row)}
+    present = {port.name: uuid for uuid, port in idl.ports_of(bridge_row).items()}
     local = Port(bridge.name, type="internal")
     for port in bridge.ports if bridge.name in present else (local, *bridge.ports):
-        port_row = present.get(port.name)
-        interface = (
-            port_row.interfaces[0] if port_row is not None else _insert_port(idl, transaction, bridge_row, port.name)
-        )
+        if port.name in present:
+            interface = idl.tables["Port"].rows[present[port.name]].interfaces[0]
+        else:
+            interface = _insert_port(idl, transaction, bridge_row, port.name)
         _write_interface(interface, port)
 
 
@@ -317,13 +332,6 @@ def _write_zone(idl: Any, transaction: Any, root: Any, zone: ConntrackZone) -> N
     zone_row.timeout_policy = policy = transaction.insert(idl.tables["CT_Timeout_Policy"])
     policy.timeouts = dict(zone.timeouts)
     datapath.setkey("ct_zones", zone.number, zone_row)
-
-
-def _ports_of(bridge_row: Any) -> list[Any]:
-    try:
-        return list(bridge_row.ports)
-    except (AttributeError, KeyError):
-        return []
 
 
 def _insert_port(idl: Any, transaction: Any, bridge: Any, name: str) -> Any:
