@@ -182,13 +182,15 @@ class PodAttacher:
         if ports:
             await self._drivers.ovsdb.apply(tuple(RemovePort(BRIDGE, port.name) for port in ports))
         devices = frozenset(map(host_veth_name, sandboxes))
-        if self._datapath_type == NETDEV:
-            await self._drivers.nftables.run(ingress_guard(removed=devices))
-        await self._drivers.netlink.delete_links(sorted(devices))
+        await asyncio.gather(self._remove_guards(devices), self._drivers.netlink.delete_links(sorted(devices)))
         log.info("pods detached", extra={"sandboxes": " ".join(sorted(name[:12] for name in sandboxes))})
         self._ports = {sandbox: port for sandbox, port in self._ports.items() if sandbox not in sandboxes}
         for sandbox in sandboxes & self._detach_requests.keys():
             _complete(self._detach_requests.pop(sandbox))
+
+    async def _remove_guards(self, devices: frozenset[str]) -> None:
+        if self._datapath_type == NETDEV:
+            await self._drivers.nftables.run(ingress_guard(removed=devices))
 
     async def restore_ports(self, links: Mapping[str, Link] | None) -> None:
         """Restore ports that another program has removed from br0, and links that it has set down.
@@ -216,7 +218,7 @@ class PodAttacher:
             if link is not None and not link.up:
                 ids = port.ids
                 alias = link_alias(ids[ExternalId.NAMESPACE], ids[ExternalId.POD], ids[ExternalId.UID])
-                await self._drivers.netlink.set_up({port.name: alias})
+                await self._set_up({port.name: alias})
                 self._drift.record("links", port.name)
 
     async def attach_pods(self, network: NodeNetwork) -> None:
@@ -236,11 +238,19 @@ class PodAttacher:
         if self._datapath_type == NETDEV:
             devices = frozenset(interface.device for interface in created)
             await self._drivers.nftables.run(ingress_guard(added=devices))
-        await self._drivers.netlink.set_up({interface.device: _alias(interface.config) for interface in created})
+        await self._set_up({interface.device: _alias(interface.config) for interface in created})
         await timed("ports", self._drivers.ovsdb.apply((PutBridge(bridge_with_ports(bridge, created)),)))
         for interface in created:
             pod = f"{interface.config.namespace}/{interface.config.name}"
             log.info("pod attached", extra={"pod": pod, "ip": interface.address, "device": interface.device})
+
+    async def _set_up(self, aliases: Mapping[str, str]) -> None:
+        """Set the host's ends of veth pairs up, as the switch would set them itself.
+
+        In user space the switch makes devices promiscuous. Each change of a link makes it look at all ports again,
+        before it answers the request for flows.
+        """
+        await self._drivers.netlink.set_up(aliases, promiscuous=self._datapath_type == NETDEV)
 
     async def _create_interfaces(
         self, network: NodeNetwork, planned: tuple[PlannedInterface, ...]

@@ -159,10 +159,11 @@ class Netlink:
         with _translate_errors(f"link {device}"):
             await _limit(self._here, await self._index(device), bits)
 
-    async def set_up(self, aliases: Mapping[str, str]) -> None:
-        """Set links of this namespace up, and give them these aliases."""
+    async def set_up(self, aliases: Mapping[str, str], *, promiscuous: bool) -> None:
+        """Set links of this namespace up, give them these aliases, and let them take all frames if `promiscuous`."""
+        requests = [rtnetlink.set_up(device, alias, promiscuous=promiscuous) for device, alias in aliases.items()]
         with _translate_errors(f"links {' '.join(aliases)}"):
-            await asyncio.to_thread(self._send, *(rtnetlink.set_up(device, alias) for device, alias in aliases.items()))
+            await asyncio.to_thread(self._send, *requests)
 
     async def delete_links(self, devices: Iterable[str]) -> None:
         """Delete links. A link that does not exist is no error."""

@@ -26,7 +26,7 @@ _ANY_ADDRESS, _LOCAL_ADDRESS = 1, 2  # IFA_*
 _TO, _DEVICE, _GATEWAY = 1, 4, 5  # RTA_*
 _MAIN_TABLE, _STATIC, _UNICAST = 254, 4, 1  # RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST
 _UNIVERSE, _LINK_SCOPE = 0, 253  # RT_SCOPE_*
-_UP = 1  # IFF_UP
+_UP, _PROMISCUOUS = 1, 0x100  # IFF_*
 _BUFFER_BYTES = 1 << 15
 
 MAX_ALIAS_BYTES = 255
@@ -46,10 +46,11 @@ def create_veth_pair(device: str, mtu: int, *, netns: int, ifname: str, mac: str
     return _NEW_LINK, _CREATE | _EXCLUSIVE, body
 
 
-def set_up(device: str, alias: str) -> Request:
-    """Set a link up and give it an alias, which is cut to MAX_ALIAS_BYTES."""
+def set_up(device: str, alias: str, *, promiscuous: bool) -> Request:
+    """Set a link up and give it an alias, which is cut to MAX_ALIAS_BYTES. A promiscuous one takes all frames."""
     text = alias.encode()[:MAX_ALIAS_BYTES].decode(errors="ignore").encode()
-    return _NEW_LINK, 0, _LINK.pack(0, 0, 0, _UP, _UP) + _name(device) + _attribute(_ALIAS, text)
+    flags = _UP | _PROMISCUOUS if promiscuous else _UP
+    return _NEW_LINK, 0, _LINK.pack(0, 0, 0, flags, flags) + _name(device) + _attribute(_ALIAS, text)
 
 
 def set_up_by_index(index: int) -> Request:
