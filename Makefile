@@ -15,20 +15,23 @@ TIERS := unit golden contract switch net e2e
 # Tests that start daemons wait at least a third of their time, so three processes share two cores; the quick ones do not.
 WORKERS ?= $(shell echo $$(( $$(nproc) * 3 / 2 )))
 
-PACKAGES := openvswitch-switch docker.io containerd nftables iproute2 ethtool curl busybox-static catatonit python3-venv iputils-ping tcpdump procps \
-	containernetworking-plugins docker-registry faketime slapd zsh fish groff-base jq sqlite3
-COMMANDS := ovs-vswitchd dockerd docker containerd ctr nft ip tc ethtool curl catatonit nsenter ping tcpdump docker-registry faketime zsh fish groff jq sqlite3
+# What a lab needs, and the commands that show whether it is there. Tests need more.
+LAB_PACKAGES := openvswitch-switch docker.io containerd nftables iproute2 ethtool curl busybox-static catatonit python3-venv iputils-ping tcpdump procps \
+	docker-registry
+LAB_COMMANDS := ovs-vswitchd ovsdb-server ovs-vsctl dockerd docker containerd nft ip tc ethtool curl busybox catatonit nsenter ping tcpdump docker-registry kubectl
+PACKAGES := $(LAB_PACKAGES) containernetworking-plugins faketime slapd zsh fish groff-base jq sqlite3
+COMMANDS := $(LAB_COMMANDS) ctr faketime zsh fish groff jq sqlite3 /usr/lib/cni/bridge /usr/sbin/slapd
 
 .PHONY: help
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: lab
-lab: install ## start a cluster of 3 nodes on this machine and show which pods reach each other (NODES=, PLUGIN=, REGISTRY=1)
+lab: lab-install ## start a cluster of 3 nodes on this machine and show which pods reach each other (NODES=, PLUGIN=, REGISTRY=1)
 	@$(BIN)/podlane lab up --nodes $(NODES) --plugin $(PLUGIN) $(if $(REGISTRY),--registry)
 
 .PHONY: lab-down
-lab-down: install ## stop the lab and remove everything that it created
+lab-down: lab-install ## stop the lab and remove everything that it created
 	@$(BIN)/podlane lab down
 
 .PHONY: test
@@ -145,16 +148,22 @@ check: install ## check format, lint, types, import layers and generated documen
 	@rm -f .lint-imports.log
 	@$(BIN)/python -m sdn.pipeline.document --check
 	@$(BIN)/python -m master.resources.document --check
+	@$(BIN)/python -m bench.document --check
 	@echo "check: format, lint, types, imports and generated documents are good"
 
 .PHONY: bench
-bench: install ## measure; prints medians beside the floor of this machine
+bench: install ## measure; prints medians beside the floor of this machine (python -m bench --help explains all measures)
 	@$(BIN)/python -m bench
 
+.PHONY: performance
+performance: install ## measure, and put the figures into docs/performance.json and docs/performance.md (MEASURES="attach pods": only these)
+	@$(BIN)/python -m bench --record $(MEASURES)
+
 .PHONY: docs
-docs: install ## generate docs/pipeline.md and docs/kinds.md from the code
+docs: install ## generate docs/pipeline.md and docs/kinds.md from the code, docs/performance.md from its data
 	@$(BIN)/python -m sdn.pipeline.document
 	@$(BIN)/python -m master.resources.document
+	@$(BIN)/python -m bench.document
 
 MAN_DIR ?= .man
 .PHONY: man
@@ -225,32 +234,45 @@ uninstall: ## remove Podlane from this host; configuration and state stay (PURGE
 .PHONY: install
 install: packages $(VENV)/installed
 
+.PHONY: lab-install
+lab-install: lab-packages $(VENV)/lab
+
+# A shell command that installs the packages $(2) if one of the commands $(1) is missing.
+define install_missing
+missing=""; for command in $(1); do command -v $$command >/dev/null || missing="$$missing $${command##*/}"; done; \
+python3 -c 'import ensurepip' 2>/dev/null || missing="$$missing python3-venv"; \
+if [[ -n "$$missing" ]]; then $(MAKE) install-packages MISSING="$$missing" WANTED="$(2)"; fi
+endef
+
 .PHONY: packages
 packages:
-	@missing=""; for command in $(COMMANDS); do command -v $$command >/dev/null || missing="$$missing $$command"; done; \
-	[[ -x /usr/lib/cni/bridge ]] || missing="$$missing containernetworking-plugins"; \
-	[[ -x /usr/sbin/slapd ]] || missing="$$missing slapd"; \
-	[[ -x /bin/busybox ]] || missing="$$missing busybox"; \
-	python3 -c 'import ensurepip' 2>/dev/null || missing="$$missing python3-venv"; \
-	command -v kubectl >/dev/null || missing="$$missing kubectl"; \
-	if [[ -n "$$missing" ]]; then $(MAKE) install-packages MISSING="$$missing"; fi
+	@$(call install_missing,$(COMMANDS),$(PACKAGES))
+
+.PHONY: lab-packages
+lab-packages:
+	@$(call install_missing,$(LAB_COMMANDS),$(LAB_PACKAGES))
 
 # Without a configuration, Debian's slapd does not start: only tests use it, with configurations of their own.
 .PHONY: install-packages
 install-packages:
 	@. /etc/os-release; if [[ "$$ID" != debian || $$(id -u) != 0 ]]; then \
 		echo "not installed:$(MISSING)"; \
-		echo "On Debian 12, as root, make installs them; here please install them yourself: $(PACKAGES) and kubectl."; \
+		echo "On Debian 12, as root, make installs them; here please install them yourself: $(WANTED) and kubectl."; \
 		exit 1; fi
 	@echo "installing Debian packages, once (missing:$(MISSING))"
-	@export DEBIAN_FRONTEND=noninteractive; \
-	apt-get -qq update; \
-	debconf-set-selections <<<'slapd slapd/no_configuration boolean true'; \
-	apt-get -qq install -y --no-install-recommends $(PACKAGES) \
-		$$(command -v kubectl >/dev/null || echo kubernetes-client) >/dev/null
+	@debconf-set-selections <<<'slapd slapd/no_configuration boolean true'
+	@lab/install.sh apt $(WANTED) $$(command -v kubectl >/dev/null || echo kubernetes-client)
+
+# A shell command that installs Podlane's Python packages, those of $(1) too, and makes the files $(2).
+define install_python
+echo "installing Python packages into $(VENV), once"; \
+[[ -x $(BIN)/python ]] || python3 -m venv $(VENV); \
+lab/install.sh pip $(BIN)/pip -e '.$(1)'; \
+touch $(2)
+endef
+
+$(VENV)/lab: pyproject.toml
+	@$(call install_python,,$@)
 
 $(VENV)/installed: pyproject.toml
-	@echo "installing Python packages into $(VENV), once"
-	@[[ -x $(BIN)/python ]] || python3 -m venv $(VENV)
-	@$(BIN)/pip install -q --disable-pip-version-check -e '.[dev]' 2> >(grep -v '^WARNING: Location' >&2 || true)
-	@touch $@
+	@$(call install_python,[dev],$(VENV)/lab $@)

@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 
 import aiohttp
 import msgspec
 
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
-from bench.api_server_process import Say, busy, resident
-from bench.measurement import Measurement
+from bench.api_server_process import busy, resident
+from bench.measurement import Measurement, Progress
 from tests.testbed.apiserver.process import ApiServer
 
-PODS, NODES, PAGE = 10_000, 100, 500
 MAKERS = 50
-LISTS = 7
 ALL_PODS = "/api/v1/pods"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
-ONE_NODE = {"fieldSelector": "spec.nodeName=node-7"}
+ONE_NODE = {"fieldSelector": "spec.nodeName=node-1"}
 WATCH_LIST = {
     "watch": "1",
     "allowWatchBookmarks": "true",
@@ -44,45 +43,57 @@ POD = {
 }
 
 
-async def measure(server: ApiServer, client: Client, say: Say) -> list[Measurement]:
-    """Many pods: made, listed in every way, and their cost."""
-    say(f"makes {PODS} pods")
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many pods on how many nodes (at least two) are listed, in pages of which size, and how often."""
+
+    pods: int
+    nodes: int
+    page: int
+    rounds: int
+
+
+async def measure(
+    size: Size, idle_seconds: float, server: ApiServer, client: Client, progress: Progress
+) -> list[Measurement]:
+    """Create pods, list them in every way, and measure what they cost."""
+    progress(f"makes {size.pods} pods")
     before, begin = resident(server), time.monotonic()
-    await _make_pods(client)
-    made = PODS / (time.monotonic() - begin)
+    await _make_pods(size, client)
+    made = size.pods / (time.monotonic() - begin)
     tls = Kubeconfig.load(server.kubeconfig).ssl_context()
     async with aiohttp.ClientSession(server.url, connector=aiohttp.TCPConnector(ssl=tls)) as http:
-        say("idle")
+        progress("idle")
         figures = [
             Measurement("pods created, 50 in flight", "/s", (made,)),
-            Measurement("master, growth per pod", "KB", ((resident(server) - before) / PODS / 1000,)),
-            Measurement("a pod as JSON", "KB", (len(await _read(http)) / PODS / 1000,)),
-            Measurement(f"master, idle, {PODS} pods", "% of a core", (await busy(server),)),
+            Measurement("master, growth per pod", "KB", ((resident(server) - before) / size.pods / 1000,)),
+            Measurement("a pod as JSON", "KB", (len(await _read(http)) / size.pods / 1000,)),
+            Measurement(f"master, idle, {size.pods} pods", "% of a core", (await busy(server, idle_seconds),)),
         ]
-        say("lists")
-        floor = await _times(lambda: _read(http))
-        figures.append(Measurement(f"list of {PODS} pods, JSON", "ms", floor))
-        for what, way in _ways(http).items():
-            figures.append(Measurement(what, "ms", await _times(way), "", "the list, JSON", floor))
+        progress("lists")
+        floor = await _times(size.rounds, lambda: _read(http))
+        figures.append(Measurement(f"list of {size.pods} pods, JSON", "ms", floor))
+        for what, way in _ways(size, http).items():
+            figures.append(Measurement(what, "ms", await _times(size.rounds, way), None, "the list, JSON", floor))
     return figures
 
 
-def _ways(http: aiohttp.ClientSession) -> dict[str, Callable[[], Awaitable[object]]]:
+def _ways(size: Size, http: aiohttp.ClientSession) -> dict[str, Callable[[], Awaitable[object]]]:
     return {
-        f"list of {PODS} pods, Table": lambda: _read(http, TABLE),
-        f"list of {PODS} pods, metadata": lambda: _read(http, METADATA),
-        f"list of {PODS} pods in pages of {PAGE}, JSON": lambda: _paged(http, ""),
-        f"list of {PODS} pods in pages of {PAGE}, Table": lambda: _paged(http, TABLE),
-        f"list of the {PODS // NODES} pods of a node": lambda: _read(http, "", ONE_NODE),
-        f"list of {PODS} pods, then a watch": lambda: _list_and_watch(http),
-        f"WatchList of {PODS} pods": lambda: _watch(http, WATCH_LIST, b"initial-events-end"),
+        f"list of {size.pods} pods, Table": lambda: _read(http, TABLE),
+        f"list of {size.pods} pods, metadata": lambda: _read(http, METADATA),
+        f"list of {size.pods} pods in pages of {size.page}, JSON": lambda: _paged(http, size.page, ""),
+        f"list of {size.pods} pods in pages of {size.page}, Table": lambda: _paged(http, size.page, TABLE),
+        f"list of the {size.pods // size.nodes} pods of a node": lambda: _read(http, "", ONE_NODE),
+        f"list of {size.pods} pods, then a watch": lambda: _list_and_watch(http),
+        f"WatchList of {size.pods} pods": lambda: _watch(http, WATCH_LIST, b"initial-events-end"),
     }
 
 
-async def _times(way: Callable[[], Awaitable[object]]) -> tuple[float, ...]:
+async def _times(rounds: int, way: Callable[[], Awaitable[object]]) -> tuple[float, ...]:
     """Milliseconds, several times."""
     samples = []
-    for _ in range(LISTS):
+    for _ in range(rounds):
         begin = time.monotonic()
         await way()
         samples.append((time.monotonic() - begin) * 1000)
@@ -96,8 +107,8 @@ async def _read(http: aiohttp.ClientSession, accept: str = "", query: Mapping[st
         return await answer.read()
 
 
-async def _paged(http: aiohttp.ClientSession, accept: str) -> None:
-    query = {"limit": str(PAGE)}
+async def _paged(http: aiohttp.ClientSession, page_size: int, accept: str) -> None:
+    query = {"limit": str(page_size)}
     while True:
         page = msgspec.json.decode(await _read(http, accept, query), type=_Page)
         if not page.metadata.continue_:
@@ -129,14 +140,14 @@ async def _watch(http: aiohttp.ClientSession, query: Mapping[str, str], until: b
         answer.close()
 
 
-async def _make_pods(client: Client) -> None:
-    for number in range(NODES):
+async def _make_pods(size: Size, client: Client) -> None:
+    for number in range(size.nodes):
         await client.request("POST", "/api/v1/nodes", msgspec.json.encode({"metadata": {"name": f"node-{number}"}}))
-    numbers = iter(range(PODS))
+    numbers = iter(range(size.pods))
 
     async def make() -> None:
         for number in numbers:
-            spec = POD | {"nodeName": f"node-{number % NODES}"}
+            spec = POD | {"nodeName": f"node-{number % size.nodes}"}
             labels = {"app": f"app-{number % 50}", "tier": "web"}
             document = {"metadata": {"name": f"pod-{number:05}", "labels": labels}, "spec": spec}
             await client.request("POST", "/api/v1/namespaces/default/pods", msgspec.json.encode(document))

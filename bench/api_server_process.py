@@ -13,24 +13,23 @@ import psutil
 
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
-from bench.measurement import Measurement
+from bench.measurement import Measurement, Progress
+from bench.process_time import cpu_seconds
 from tests.testbed.apiserver.process import ApiServer
 
-IDLE_SECONDS = 10.0
 FLAGS = ("--node-monitor-grace-seconds", "1000000")
 """Nodes in name only are not missed."""
 
 CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
-Say = Callable[[str], None]
-Part = Callable[[ApiServer, Client, Say], Awaitable[list[Measurement]]]
+Part = Callable[[ApiServer, Client, Progress], Awaitable[list[Measurement]]]
 
 
-def measured(part: Part, say: Say) -> list[Measurement]:
+def measured(part: Part, progress: Progress) -> list[Measurement]:
     """Return the measurements of a part, on a new master."""
 
     async def run(server: ApiServer) -> list[Measurement]:
         async with Client(Kubeconfig.load(server.kubeconfig)) as client:
-            return await part(server, client, say)
+            return await part(server, client, progress)
 
     with _server() as server:
         return asyncio.run(run(server))
@@ -49,14 +48,12 @@ def _server() -> Iterator[ApiServer]:
 
 
 def resident(server: ApiServer) -> float:
-    """Bytes."""
+    """Return the resident memory of the master in bytes."""
     return float(psutil.Process(server.pid).memory_info().rss)
 
 
-async def busy(server: ApiServer) -> float:
+async def busy(server: ApiServer, seconds: float) -> float:
     """Return the percentage of a core that the master uses without requests."""
-    process = psutil.Process(server.pid)
-    before = process.cpu_times()
-    await asyncio.sleep(IDLE_SECONDS)
-    after = process.cpu_times()
-    return float(after.user + after.system - before.user - before.system) / IDLE_SECONDS * 100
+    before = cpu_seconds(server.pid)
+    await asyncio.sleep(seconds)
+    return (cpu_seconds(server.pid) - before) / seconds * 100

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.request import urlopen
 
@@ -19,41 +20,49 @@ import aiohttp
 import msgspec
 
 from api.client.client import Client
-from bench.api_server_process import CONFIG_MAPS, Say
-from bench.measurement import Measurement
+from bench.api_server_process import CONFIG_MAPS
+from bench.measurement import Measurement, Progress
 from tests.testbed.apiserver.process import ApiServer
 from tests.testbed.wait import wait_until
 
-WRITE_SECONDS, WRITE_ROUNDS, IN_FLIGHT = 2.0, 5, 50
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How often, how long, and with how many in flight objects are created."""
+
+    seconds: float
+    rounds: int
+    in_flight: int
 
 
-async def measure(server: ApiServer, client: Client, say: Say) -> list[Measurement]:
+async def measure(size: Size, server: ApiServer, client: Client, progress: Progress) -> list[Measurement]:
     """Measure creations, in sequence and many in flight, compared with the disk and with etcd."""
     figures = []
     with _etcd() as etcd:
-        for in_flight in (1, IN_FLIGHT):
+        for in_flight in (1, size.in_flight):
             ours, floor, theirs = [], [], []
-            for number in range(WRITE_ROUNDS):
-                say(f"writes, {in_flight} in flight, {number + 1} of {WRITE_ROUNDS}")
-                ours.append(await rate(in_flight, _creating(client, f"{in_flight}-{number}")))
-                floor.append(await asyncio.to_thread(_sync_rate, server.root))
+            for number in range(size.rounds):
+                progress(f"writes, {in_flight} in flight, {number + 1} of {size.rounds}")
+                ours.append(await rate(size.seconds, in_flight, _creating(client, f"{in_flight}-{number}")))
+                floor.append(await asyncio.to_thread(_sync_rate, server.root, size.seconds / 2))
                 if etcd is not None:
                     async with aiohttp.ClientSession() as http:
-                        theirs.append(await rate(in_flight, _putting(http, etcd)))
+                        theirs.append(await rate(size.seconds, in_flight, _putting(http, etcd)))
             what = f"durable creates of 1 KB, {in_flight} in flight"
-            figures.append(Measurement(what, "/s", tuple(ours), "", "fdatasync of 4 KB", tuple(floor)))
-            if theirs:
-                figures.append(Measurement(what, "/s", tuple(ours), "", "etcd, its HTTP gateway", tuple(theirs)))
+            peer = "etcd, its HTTP gateway" if theirs else ""
+            figures.append(
+                Measurement(what, "/s", tuple(ours), None, "fdatasync of 4 KB", tuple(floor), peer, tuple(theirs))
+            )
     return figures
 
 
-async def rate(in_flight: int, write: Callable[[int], Awaitable[None]]) -> float:
+async def rate(seconds: float, in_flight: int, write: Callable[[int], Awaitable[None]]) -> float:
     """Writes a second."""
     done, begin = 0, time.monotonic()
 
     async def go_on() -> None:
         nonlocal done
-        while time.monotonic() - begin < WRITE_SECONDS:
+        while time.monotonic() - begin < seconds:
             done += 1
             await write(done)
 
@@ -81,10 +90,10 @@ def _putting(http: aiohttp.ClientSession, etcd: str) -> Callable[[int], Awaitabl
     return put
 
 
-def _sync_rate(root: Path) -> float:
+def _sync_rate(root: Path, seconds: float) -> float:
     with (root / "floor").open("wb", buffering=0) as file:
         done, begin = 0, time.monotonic()
-        while time.monotonic() - begin < WRITE_SECONDS / 2:
+        while time.monotonic() - begin < seconds:
             file.write(b"x" * 4096)
             os.fdatasync(file.fileno())
             done += 1

@@ -1,4 +1,4 @@
-"""Many nodes: HostSubnets that arrive at once or are there at the start, until the last flow is in the switch."""
+"""Many HostSubnets, which arrive at once or are there at the start, until the last flow is in the switch."""
 
 from __future__ import annotations
 
@@ -8,59 +8,86 @@ import signal
 import subprocess
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 
 from api.client.client import Client
 from api.meta.types import ObjectMeta
 from api.network.types import HostSubnet
-from bench.measurement import Measurement
+from bench.measurement import Budget, Measure, Measurement, Progress
 from lab.topology import LabNode
 from sdn.pipeline.compiler import flows_of_peer
+from sdn.pipeline.cookies import CookieCategory, make_cookie, peer_cookie
 from sdn.topology import Peer
 from tests.testbed.netns.cluster import NetnsCluster, bench_lab
 from tests.testbed.wait import wait_until
 
-AT_ONCE, AT_START, ROUNDS = 500, 5000, 5
 CREATES_IN_FLIGHT = 32
 FLAGS = ("--cluster-network", "10.128.0.0/10", "--host-subnet-length", "8")
+PEER_FLOWS = f"cookie={make_cookie(CookieCategory.PEER):#x}/0xff00000000"
 HOST_ROUTES = IPv4Network("10.32.0.0/16")
 
 
-def measure(say: Callable[[str], None]) -> list[Measurement]:
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many HostSubnets are created at once, how many are there at a start, and how often."""
+
+    at_once: int
+    at_start: int
+    rounds: int
+
+
+FULL = Size(at_once=500, at_start=5000, rounds=5)
+SMALLEST = Size(at_once=2, at_start=3, rounds=1)
+
+
+def measure(size: Size, progress: Progress) -> list[Measurement]:
     """Stop the daemon while the objects are created, so that they arrive at once. Then start it among many objects."""
     with NetnsCluster(bench_lab(1), master_flags=FLAGS) as cluster:
         (node,) = cluster.lab.nodes
-        base = _flows(node)
         arriving, leaving = [], []
-        for number in range(ROUNDS):
-            say(f"{AT_ONCE} HostSubnets at once, {number + 1} of {ROUNDS}")
-            arriving.append(_woken(cluster, node, lambda client: _make(client, AT_ONCE), base + _rows(AT_ONCE)))
-            leaving.append(_woken(cluster, node, lambda client: _drop(client, AT_ONCE), base))
-        say(f"{AT_START} HostSubnets at start")
-        cluster.call_api(lambda client: _make(client, AT_START))
-        wait_until(lambda: _flows(node) == base + _rows(AT_START), "all peers")
+        for number in range(size.rounds):
+            progress(f"{size.at_once} HostSubnets at once, {number + 1} of {size.rounds}")
+            arriving.append(
+                _seconds_until_flows(cluster, node, lambda client: _create(client, size.at_once), _rows(size.at_once))
+            )
+            leaving.append(_seconds_until_flows(cluster, node, lambda client: _delete(client, size.at_once), 0))
+        progress(f"{size.at_start} HostSubnets at start")
+        cluster.call_api(lambda client: _create(client, size.at_start))
+        wait_until(lambda: _flows(node) == _rows(size.at_start), "all peers")
         starting, restarting = [], []
-        for number in range(ROUNDS):
-            say(f"start among {AT_START}, {number + 1} of {ROUNDS}")
-            restarting.append(_restarted(cluster, node, base + _rows(AT_START), emptied=False))
-            starting.append(_restarted(cluster, node, base + _rows(AT_START), emptied=True))
+        for number in range(size.rounds):
+            progress(f"start among {size.at_start}, {number + 1} of {size.rounds}")
+            restarting.append(_seconds_until_restarted(cluster, node, _rows(size.at_start), emptied=False))
+            starting.append(_seconds_until_restarted(cluster, node, _rows(size.at_start), emptied=True))
         memory = cluster.process(f"{node.name} sdn").memory_info().rss / 1e6
     return [
-        Measurement(f"{AT_ONCE} HostSubnets at once, last flow in", "s", tuple(arriving), "0.5 s"),
-        Measurement(f"{AT_ONCE} HostSubnets gone at once, last flow out", "s", tuple(leaving)),
-        Measurement(f"start among {AT_START} HostSubnets, empty switch", "s", tuple(starting), "3 s"),
-        Measurement(f"restart among {AT_START} HostSubnets, flows in place", "s", tuple(restarting)),
-        Measurement(f"resident, {AT_START} HostSubnets", "MB", (memory,)),
+        Measurement(f"{size.at_once} HostSubnets at once, last flow in", "s", tuple(arriving), Budget(0.05)),
+        Measurement(f"{size.at_once} HostSubnets gone at once, last flow out", "s", tuple(leaving)),
+        Measurement(f"start among {size.at_start} HostSubnets, empty switch", "s", tuple(starting), Budget(1)),
+        Measurement(f"restart among {size.at_start} HostSubnets, flows in place", "s", tuple(restarting)),
+        Measurement(f"resident, {size.at_start} HostSubnets", "MB", (memory,)),
     ]
 
 
+MEASURE = Measure(
+    "HostSubnets that arrive at once or are there at a start, until the switch has all flows",
+    measure,
+    FULL,
+    SMALLEST,
+)
+
+
 def _rows(peers: int) -> int:
-    return peers * len(flows_of_peer(Peer("peer", IPv4Address("10.32.0.1"), IPv4Network("10.140.0.0/24"))))
+    """Return how many flows with the cookie of a peer so many peers have."""
+    peer = Peer("peer", IPv4Address("10.32.0.1"), IPv4Network("10.140.0.0/24"))
+    return peers * sum(flow.cookie == peer_cookie(peer) for flow in flows_of_peer(peer))
 
 
 def _flows(node: LabNode) -> int:
+    """Return the number of flows with cookies of peers in the switch. Other flows may change meanwhile."""
     answer = subprocess.run(
-        ["ovs-ofctl", "-O", "OpenFlow14", "dump-aggregate", str(node.ovs / "br0.mgmt")],
+        ["ovs-ofctl", "-O", "OpenFlow14", "dump-aggregate", str(node.ovs / "br0.mgmt"), PEER_FLOWS],
         capture_output=True,
         text=True,
         check=True,
@@ -68,8 +95,10 @@ def _flows(node: LabNode) -> int:
     return int(re.findall(r"flow_count=(\d+)", answer.stdout)[0])
 
 
-def _woken(cluster: NetnsCluster, node: LabNode, change: Callable[[Client], Awaitable[None]], wanted: int) -> float:
-    """Seconds from when the daemon can see the change until the switch has all flows."""
+def _seconds_until_flows(
+    cluster: NetnsCluster, node: LabNode, change: Callable[[Client], Awaitable[None]], wanted: int
+) -> float:
+    """Return the seconds from when the daemon can see the change until the switch has all flows."""
     cluster.signal(f"{node.name} sdn", signal.SIGSTOP)
     cluster.call_api(change)
     begin = time.perf_counter()
@@ -78,8 +107,8 @@ def _woken(cluster: NetnsCluster, node: LabNode, change: Callable[[Client], Awai
     return time.perf_counter() - begin
 
 
-def _restarted(cluster: NetnsCluster, node: LabNode, wanted: int, emptied: bool) -> float:
-    """Seconds from the start of the process until it is ready and the switch has all flows."""
+def _seconds_until_restarted(cluster: NetnsCluster, node: LabNode, wanted: int, emptied: bool) -> float:
+    """Return the seconds from the start of the process until it is ready and the switch has all flows."""
     cluster.kill(f"{node.name} sdn")
     if emptied:
         subprocess.run(["ovs-ofctl", "-O", "OpenFlow14", "del-flows", str(node.ovs / "br0.mgmt")], check=True)
@@ -89,15 +118,15 @@ def _restarted(cluster: NetnsCluster, node: LabNode, wanted: int, emptied: bool)
     return time.perf_counter() - begin
 
 
-async def _make(client: Client, count: int) -> None:
-    await _all([client.create(_peer(number)) for number in range(count)])
+async def _create(client: Client, count: int) -> None:
+    await _await_all([client.create(_peer(number)) for number in range(count)])
 
 
-async def _drop(client: Client, count: int) -> None:
-    await _all([client.delete(HostSubnet, _peer(number).host) for number in range(count)])
+async def _delete(client: Client, count: int) -> None:
+    await _await_all([client.delete(HostSubnet, _peer(number).host) for number in range(count)])
 
 
-async def _all(requests: Sequence[Awaitable[object]]) -> None:
+async def _await_all(requests: Sequence[Awaitable[object]]) -> None:
     gate = asyncio.Semaphore(CREATES_IN_FLIGHT)
 
     async def limited(request: Awaitable[object]) -> None:

@@ -1,4 +1,7 @@
-"""A process for `bench.name_server`: a name server with 10,000 services, or a plain UDP echo in Python."""
+"""A process for `bench.name_server`: a name server, or a plain UDP echo in Python.
+
+`python -m bench.name_server_process names|echo SERVICES` prints its port, and serves until it is killed.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,6 @@ from nameserver.resolver import ClusterZone, ZoneConfig
 from nameserver.server import NameServer
 from nameserver.service_store import ServiceStore
 
-SERVICES = 10_000
 ENDPOINTS = 10
 FIRST = IPv4Address("172.30.0.1")
 
@@ -24,13 +26,13 @@ FIRST = IPv4Address("172.30.0.1")
 def main() -> int:
     """Print the port, then serve until killed."""
     if sys.argv[1] == "names":
-        asyncio.run(_names())
+        asyncio.run(_names(int(sys.argv[2])))
     else:
         _echo()
     return 0
 
 
-def services() -> list[Service]:
+def services(count: int) -> list[Service]:
     """Return the services, of which one in ten is headless."""
     ports = (ServicePort(port=80, name="http", protocol="TCP"),)
     return [
@@ -38,12 +40,12 @@ def services() -> list[Service]:
             metadata=ObjectMeta(name=f"s{number}", namespace=f"n{number % 100}"),
             spec=ServiceSpec(cluster_ip="None" if number % 10 == 9 else str(FIRST + number), ports=ports),
         )
-        for number in range(SERVICES)
+        for number in range(count)
     ]
 
 
-def slices() -> list[EndpointSlice]:
-    """Ten endpoints for each service."""
+def slices(count: int) -> list[EndpointSlice]:
+    """Return the EndpointSlices of these services, with ten endpoints each."""
     first = IPv4Address("10.128.0.2")
     return [
         EndpointSlice(
@@ -55,13 +57,13 @@ def slices() -> list[EndpointSlice]:
                 Endpoint(addresses=(str(first + number * ENDPOINTS + index),)) for index in range(ENDPOINTS)
             ),
         )
-        for number in range(SERVICES)
+        for number in range(count)
     ]
 
 
-async def _names() -> None:
+async def _names(count: int) -> None:
     directory = ServiceStore()
-    directory.replace(services(), slices())
+    directory.replace(services(count), slices(count))
     domain = ZoneConfig(
         dns.name.from_text("cluster.local"), (IPv4Network("10.128.0.0/14"), IPv4Network("172.30.0.0/16"))
     )

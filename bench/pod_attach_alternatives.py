@@ -7,15 +7,14 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
 
 from api.network.attach import CNI, AttachRequest
-from bench.measurement import Measurement
-from bench.pod_attach import ROUNDS, device_in
+from bench.measurement import Measure, Measurement, Progress, at_peer
+from bench.pod_attach import device_in
 from lab.topology import LabNode
 from node_agent.network.sdn import SdnNetwork
 from tests.testbed.netns.cluster import NetnsCluster, bench_lab
@@ -24,15 +23,28 @@ OURS = "podlane"
 PLUGINS = Path("/usr/lib/cni")
 
 
-def measure(say: Callable[[str], None]) -> list[Measurement]:
-    """Measure one pod at a time, by each alternative in each round."""
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many pods are attached in each way."""
+
+    rounds: int
+
+
+FULL = Size(rounds=20)
+SMALLEST = Size(rounds=1)
+
+
+def measure(size: Size, progress: Progress) -> list[Measurement]:
+    """Measure one pod at a time, in each way in each round. Each attachment of ours has a new connection, as the others
+    have a new process.
+    """
     with NetnsCluster(bench_lab(2), with_sdn=1) as cluster:
         lab_node, bare = cluster.lab.nodes
-        spaces = cluster.add_namespaces([f"r{number}" for number in range(ROUNDS)])
+        spaces = cluster.add_namespaces([f"r{number}" for number in range(size.rounds)])
         script, bridge = Script(bare), BridgePlugin(bare)
         script.prepare()
         times: dict[str, list[float]] = {OURS: [], "script": [], "bridge": []}
-        say(f"{ROUNDS} pods, attached and detached in three ways")
+        progress(f"{size.rounds} pods, attached and detached in three ways")
         for number, space in enumerate(spaces):
             for name, attach, detach in (
                 (OURS, partial(_attach, lab_node, space), partial(_detach, lab_node, space)),
@@ -43,13 +55,23 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
                 attach()
                 times[name].append((time.perf_counter() - begin) * 1000)
                 detach()
-    own = tuple(times[OURS])
     return [
-        Measurement("attach by a script: ip, ovs-vsctl, ovs-ofctl", "ms", tuple(times["script"]), "", OURS, own),
         Measurement(
-            "attach by CNI's bridge plugin (no isolation, one node)", "ms", tuple(times["bridge"]), "", OURS, own
-        ),
+            f"attach, a new connection each, beside {name}",
+            "ms",
+            tuple(times[OURS]),
+            budget,
+            peer=name,
+            peer_samples=tuple(times[key]),
+        )
+        for key, name, budget in (
+            ("bridge", "CNI's bridge plugin (no isolation, one node)", at_peer(1)),
+            ("script", "a script of ip, ovs-vsctl and ovs-ofctl", None),
+        )
     ]
+
+
+MEASURE = Measure("pods attached by us, by CNI's bridge plugin and by a script, in turn", measure, FULL, SMALLEST)
 
 
 def _attach(node: LabNode, space: str) -> None:

@@ -6,7 +6,8 @@ import asyncio
 import contextlib
 import subprocess
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from itertools import count
 
 import psutil
@@ -18,13 +19,10 @@ from api.core.node import Namespace
 from api.core.pod import Pod
 from api.meta.types import ObjectMeta
 from bench.baseline_docker import BarePods, best_in_flight
-from bench.measurement import Measurement
+from bench.measurement import Budget, Measure, Measurement, Progress, at_floor
 from bench.pod_timestamps import Docked, Watched
 from tests.testbed.node.single_node import NODE, SingleNode
 
-ROUNDS, BURST, BURSTS, CROWD = 30, 40, 3, 100
-CROWDS = (0, 10, 50, 100)
-IDLE_SECONDS, SETTLE_SECONDS = 30, 5
 IMAGE = "podlane/pause"
 """It waits, and ends as soon as it is asked to."""
 
@@ -42,20 +40,41 @@ spec:
 AGENT = ("--heartbeat-seconds=10",)
 
 
-def measure(say: Callable[[str], None]) -> list[Measurement]:
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many pods start in turn, how many at once, and how often; at last `crowds[-1] - 1` pods start at once. With
+    each number of pods in `crowds`, the agent settles and is idle.
+    """
+
+    rounds: int
+    burst: int
+    bursts: int
+    crowds: tuple[int, ...]
+    idle_seconds: float
+    settle_seconds: float
+
+
+FULL = Size(rounds=30, burst=40, bursts=3, crowds=(0, 10, 50, 100), idle_seconds=30, settle_seconds=5)
+SMALLEST = Size(rounds=1, burst=2, bursts=1, crowds=(0, 2), idle_seconds=0.1, settle_seconds=0)
+
+
+def measure(size: Size, progress: Progress) -> list[Measurement]:
     """Measure one pod at a time, an idle agent with an increasing number of pods, and many pods at once."""
     with SingleNode() as node:
         node.agent(*AGENT)
-        return asyncio.run(_measure(node, say))
+        return asyncio.run(_measure(size, node, progress))
 
 
-async def _measure(node: SingleNode, say: Callable[[str], None]) -> list[Measurement]:
+MEASURE = Measure("pods from binding to running, beside Docker alone, and the agent's memory", measure, FULL, SMALLEST)
+
+
+async def _measure(size: Size, node: SingleNode, progress: Progress) -> list[Measurement]:
     async with _pods(node) as pods:
-        say(f"{ROUNDS} pods in turn with their containers made by a bare client, and with docker run")
-        figures = await _in_turn(pods)
+        progress(f"{size.rounds} pods in turn with their containers made by a bare client, and with docker run")
+        figures = await _in_turn(pods, size.rounds)
         node.agent(*AGENT)
-        figures += await _idle(pods, say)
-        return figures + await _bursts(pods, say)
+        figures += await _idle(size, pods, progress)
+        return figures + await _bursts(size, pods, progress)
 
 
 class Pods:
@@ -119,10 +138,10 @@ def _pod(name: str) -> Pod:
     return document.obj
 
 
-async def _in_turn(pods: Pods) -> list[Measurement]:
+async def _in_turn(pods: Pods, rounds: int) -> list[Measurement]:
     ours, reported, pair, alone = [], [], [], []
     async with pods.like_ours() as bare:
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             (name,) = await pods.make(1)
             bound = await pods.watched.wait(name, "bound")
             ours.append((await pods.ran(name) - bound) * 1000)
@@ -132,10 +151,10 @@ async def _in_turn(pods: Pods) -> list[Measurement]:
             alone.append(await asyncio.to_thread(_docker_run, pods.node))
     over = tuple(duration - floor for duration, floor in zip(ours, pair, strict=True))
     return [
-        Measurement("pod start, bound to running", "ms", tuple(ours), "", PAIR, tuple(pair)),
-        Measurement("pod start, over Docker's own time", "ms", over, "20 ms"),
-        Measurement("pod start, beside one docker run", "ms", tuple(ours), "", RUN, tuple(alone)),
-        Measurement("pod start, bound to Running on the master", "ms", tuple(reported), "", PAIR, tuple(pair)),
+        Measurement("pod start, bound to running", "ms", tuple(ours), None, PAIR, tuple(pair)),
+        Measurement("pod start, over Docker's own time", "ms", over, Budget(20)),
+        Measurement("pod start, beside one docker run", "ms", tuple(ours), peer=RUN, peer_samples=tuple(alone)),
+        Measurement("pod start, bound to Running on the master", "ms", tuple(reported), None, PAIR, tuple(pair)),
     ]
 
 
@@ -155,25 +174,27 @@ def _docker_run(node: SingleNode) -> float:
     return took
 
 
-async def _idle(pods: Pods, say: Callable[[str], None]) -> list[Measurement]:
+async def _idle(size: Size, pods: Pods, progress: Progress) -> list[Measurement]:
     """Measure a new idle agent with an increasing number of pods."""
     figures: list[Measurement] = []
     names: list[str] = []
     agent = psutil.Process(pods.node.agent_pid)
-    for crowd in CROWDS:
+    for crowd in size.crowds:
         names += await pods.make(crowd - len(names))
-        say(f"{IDLE_SECONDS} s of idleness with {crowd} pods")
-        await asyncio.sleep(SETTLE_SECONDS)
+        progress(f"{size.idle_seconds} s of idleness with {crowd} pods")
+        await asyncio.sleep(size.settle_seconds)
         before = _busy(agent)
-        await asyncio.sleep(IDLE_SECONDS)
-        busy = (_busy(agent) - before) / IDLE_SECONDS * 100
-        memory, last = agent.memory_full_info(), crowd == CROWDS[-1]
+        await asyncio.sleep(size.idle_seconds)
+        busy = (_busy(agent) - before) / size.idle_seconds * 100
+        memory, last = agent.memory_full_info(), crowd == size.crowds[-1]
         figures += [
             Measurement(
-                f"podlane-node-agent, resident, {crowd} pods", "MB", (memory.rss / 1e6,), "70 MB" if last else ""
+                f"podlane-node-agent, resident, {crowd} pods", "MB", (memory.rss / 1e6,), Budget(70) if last else None
             ),
             Measurement(f"podlane-node-agent, its share (PSS), {crowd} pods", "MB", (memory.pss / 1e6,)),
-            Measurement(f"podlane-node-agent, idle, {crowd} pods", "% of a core", (busy,), "0.5 %" if last else ""),
+            Measurement(
+                f"podlane-node-agent, idle, {crowd} pods", "% of a core", (busy,), Budget(0.2) if last else None
+            ),
         ]
     await pods.drop(names)
     return figures
@@ -185,15 +206,15 @@ def _busy(process: psutil.Process) -> float:
     return float(times.user + times.system + times.children_user + times.children_system)
 
 
-async def _bursts(pods: Pods, say: Callable[[str], None]) -> list[Measurement]:
+async def _bursts(size: Size, pods: Pods, progress: Progress) -> list[Measurement]:
     figures = []
     async with pods.like_ours() as bare:
-        in_flight = await asyncio.to_thread(best_in_flight, bare, BURST // 2)
+        in_flight = await asyncio.to_thread(best_in_flight, bare, size.burst // 2)
         floor = f"{BARE}, {in_flight} in flight"
-        for many, times, budget in ((BURST, BURSTS, "5.5/s"), (CROWD - 1, 1, "")):
+        for many, times, budget in ((size.burst, size.bursts, at_floor(0.9)), (size.crowds[-1] - 1, 1, None)):
             ours, reported, bares = [], [], []
             for number in range(times):
-                say(f"{many} pods at once, {number + 1} of {times}; beside it {floor}")
+                progress(f"{many} pods at once, {number + 1} of {times}; beside it {floor}")
                 ran, running = await _burst(pods, many)
                 ours.append(ran)
                 reported.append(running)
@@ -201,7 +222,7 @@ async def _bursts(pods: Pods, say: Callable[[str], None]) -> list[Measurement]:
             figures += [
                 Measurement(f"{many} pods at once, running", "pods/s", tuple(ours), budget, floor, tuple(bares)),
                 Measurement(
-                    f"{many} pods at once, Running on the master", "pods/s", tuple(reported), "", floor, tuple(bares)
+                    f"{many} pods at once, Running on the master", "pods/s", tuple(reported), None, floor, tuple(bares)
                 ),
             ]
     rss = psutil.Process(pods.node.agent_pid).memory_info().rss / 1e6

@@ -12,13 +12,13 @@ import random
 import select
 import socket
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 
 from bench import baseline_kube_proxy
-from bench.measurement import Measurement
+from bench.measurement import Budget, Measure, Measurement, Progress, at_floor
 from lab.process import run
 from reconcile.malloc import gc_paused
 from sdn.drivers.nftables import Nftables
@@ -46,7 +46,6 @@ from tests.testbed.wait import wait_until
 
 ENDPOINTS = 10
 PORT = 8080
-CHANGES, PACKETS = 50, 2000
 NODE = IPv4Address("10.245.2.3")
 SERVICES, PODS = IPv4Network("172.30.0.0/16"), IPv4Network("10.128.0.0/14")
 CONFIG = ProxyConfig(
@@ -59,33 +58,47 @@ CONFIG = ProxyConfig(
     vxlan_port=VXLAN_PORT,
 )
 _GONE = f"add table ip {TABLE}\ndelete table ip {TABLE}\n"
-RIVALS = {1000: 3, 10000: 0}
-"""How often kube-proxy's rules are loaded for so many services: for 10,000 it took them minutes."""
 
 
-def measure(say: Callable[[str], None]) -> list[Measurement]:
-    """Load 1,000 and 10,000 services of 10 endpoints, change one of them, and send first packets to some."""
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Two or more numbers of services. They are loaded `loads` times, then `changes` of them are changed, and `packets`
+    first packets are sent. The first number is loaded by the rules of kube-proxy, too; the last one would take minutes.
+    """
+
+    services: tuple[int, ...]
+    loads: int
+    changes: int
+    packets: int
+
+
+FULL = Size(services=(1000, 10_000), loads=3, changes=50, packets=2000)
+SMALLEST = Size(services=(2, 3), loads=1, changes=1, packets=1)
+
+
+def measure(size: Size, progress: Progress) -> list[Measurement]:
+    """Load services of 10 endpoints, change one of them, and send first packets to some."""
     figures: list[Measurement] = []
     packets: dict[int, tuple[float, ...]] = {}
     with _namespace() as namespace, NetnsCluster(bench_lab(1)) as cluster:
         node = cluster.lab.nodes[0]
         cluster.kill(f"{node.name} sdn")
-        for count in (1, *RIVALS):
-            say(f"{count:,} services of {ENDPOINTS} endpoints")
+        for count in (1, *size.services):
+            progress(f"{count:,} services of {ENDPOINTS} endpoints")
             ports = [_port(number) for number in range(count)]
             with inside(namespace):
-                samples, packets[count] = asyncio.run(_ours(ports, namespace, node.ovs / f"{BRIDGE}.mgmt"))
-            rivals = _theirs(ports, namespace, RIVALS.get(count, 0), say)
+                samples, packets[count] = asyncio.run(_ours(size, ports, namespace, node.ovs / f"{BRIDGE}.mgmt"))
+            rivals = _theirs(size, ports, namespace, progress) if count == size.services[0] else _Samples()
             if count > 1:
-                figures += _beside(count, samples, rivals)
+                figures += _beside(count, samples, rivals, with_budget=count == size.services[-1])
             if rivals.packets:
                 figures.append(
                     Measurement(
                         f"first packet to one of {count:,} services",
                         "µs",
                         packets[count],
-                        floor="kube-proxy's iptables rules",
-                        floor_samples=rivals.packets,
+                        peer="kube-proxy's iptables rules",
+                        peer_samples=rivals.packets,
                     )
                 )
     largest = max(packets)
@@ -94,7 +107,7 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
             f"first packet to one of {largest:,} services",
             "µs",
             packets[largest],
-            "flat",
+            at_floor(1.3),
             "with 1 service",
             packets[1],
         )
@@ -102,15 +115,18 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
     return figures
 
 
-def _beside(count: int, samples: _Samples, rivals: _Samples) -> list[Measurement]:
-    floor = "iptables-restore as kube-proxy" if rivals.loads else ""
+MEASURE = Measure("services in firewall and switch, beside kube-proxy's iptables rules", measure, FULL, SMALLEST)
+
+
+def _beside(count: int, samples: _Samples, rivals: _Samples, *, with_budget: bool) -> list[Measurement]:
+    peer = "iptables-restore as kube-proxy" if rivals.loads else ""
     name = f"{count:,} services of {ENDPOINTS} endpoints in the firewall"
-    few = "3" if count == max(RIVALS) else ""
+    load, change = (Budget(1.5), Budget(4)) if with_budget else (None, None)
     return [
-        Measurement(name, "s", samples.loads, floor=floor, floor_samples=rivals.loads),
-        Measurement(f"{name}: one changed", "ms", samples.changes, floor=floor, floor_samples=rivals.changes),
-        Measurement(f"{name} and the switch", "s", samples.both_loads, few and "3 s"),
-        Measurement(f"{name} and the switch: one changed", "ms", samples.both_changes, few and "10 ms"),
+        Measurement(name, "s", samples.loads, peer=peer, peer_samples=rivals.loads),
+        Measurement(f"{name}: one changed", "ms", samples.changes, peer=peer, peer_samples=rivals.changes),
+        Measurement(f"{name} and the switch", "s", samples.both_loads, load),
+        Measurement(f"{name} and the switch: one changed", "ms", samples.both_changes, change),
     ]
 
 
@@ -127,7 +143,9 @@ class _Samples:
         self.both_changes: tuple[float, ...] = ()
 
 
-async def _ours(ports: list[ServicePortInfo], namespace: str, bridge: Path) -> tuple[_Samples, tuple[float, ...]]:
+async def _ours(
+    size: Size, ports: list[ServicePortInfo], namespace: str, bridge: Path
+) -> tuple[_Samples, tuple[float, ...]]:
     samples = _Samples()
     firewall = NftablesBackend(nft := Nftables(), lambda: None)
     openflow = OpenFlowClient(bridge, BRIDGE_LAYOUT, lambda: None)
@@ -136,11 +154,11 @@ async def _ours(ports: list[ServicePortInfo], namespace: str, bridge: Path) -> t
         async with asyncio.TaskGroup() as tasks:
             serving = tasks.create_task(openflow.run())
             await asyncio.to_thread(wait_until, lambda: openflow.connected, "the switch")
-            samples.loads, samples.changes = await _measured(ports, nft, [firewall], openflow)
+            samples.loads, samples.changes = await _measured(size, ports, nft, [firewall], openflow)
             both: list[ProxyBackend] = [firewall, OpenFlowBackend(openflow, ProxyMode.NFTABLES)]
-            samples.both_loads, samples.both_changes = await _measured(ports, nft, both, openflow)
+            samples.both_loads, samples.both_changes = await _measured(size, ports, nft, both, openflow)
             serving.cancel()
-        return samples, _first_packets(ports, namespace)
+        return samples, _first_packets(ports, namespace, size.packets)
     finally:
         await nft.run(_GONE)
         await firewall.close()
@@ -148,18 +166,18 @@ async def _ours(ports: list[ServicePortInfo], namespace: str, bridge: Path) -> t
 
 
 async def _measured(
-    ports: list[ServicePortInfo], nft: Nftables, backends: list[ProxyBackend], openflow: OpenFlowClient
+    size: Size, ports: list[ServicePortInfo], nft: Nftables, backends: list[ProxyBackend], openflow: OpenFlowClient
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Measure loads and changes by the code of the daemon."""
     loads, changes = [], []
-    for _ in range(3):
+    for _ in range(size.loads):
         await nft.run(_GONE)
         await openflow.sync(Partition.SERVICE, FlowSet())
         begin = time.perf_counter()
         with gc_paused():
             await asyncio.gather(*(backend.sync(CONFIG, ports) for backend in backends))
         loads.append(time.perf_counter() - begin)
-    for _ in range(CHANGES):
+    for _ in range(size.changes):
         number = random.randrange(len(ports))
         change = ServicePortChange((ports[number],), (_changed(ports[number]),))
         begin = time.perf_counter()
@@ -169,25 +187,23 @@ async def _measured(
     return tuple(loads), tuple(changes)
 
 
-def _theirs(ports: list[ServicePortInfo], namespace: str, times: int, say: Callable[[str], None]) -> _Samples:
+def _theirs(size: Size, ports: list[ServicePortInfo], namespace: str, progress: Progress) -> _Samples:
     samples = _Samples()
-    if not times:
-        return samples
     loads, changes = [], []
-    for turn in range(times):
-        say(f"the same as kube-proxy does it, {turn + 1} of {times}")
+    for turn in range(size.loads):
+        progress(f"the same as kube-proxy does it, {turn + 1} of {size.loads}")
         baseline_kube_proxy.clear(namespace)
         begin = time.perf_counter()
         baseline_kube_proxy.restore(namespace, baseline_kube_proxy.whole(ports))
         loads.append(time.perf_counter() - begin)
-    for _ in range(10):
+    for _ in range(min(10, size.changes)):
         number = random.randrange(len(ports))
         before, ports[number] = ports[number], _changed(ports[number])
         begin = time.perf_counter()
         baseline_kube_proxy.restore(namespace, baseline_kube_proxy.changed(ports, before, ports[number]))
         changes.append((time.perf_counter() - begin) * 1000)
     samples.loads, samples.changes = tuple(loads), tuple(changes)
-    samples.packets = _first_packets(ports, namespace)
+    samples.packets = _first_packets(ports, namespace, size.packets)
     baseline_kube_proxy.clear(namespace)
     return samples
 
@@ -237,12 +253,12 @@ def _namespace() -> Iterator[str]:
         run("ip", "netns", "del", name)
 
 
-def _first_packets(ports: list[ServicePortInfo], namespace: str) -> tuple[float, ...]:
+def _first_packets(ports: list[ServicePortInfo], namespace: str, count: int) -> tuple[float, ...]:
     """Return the times of first packets from new sockets to random services."""
     samples = []
     with inside(namespace), socket.socket(type=socket.SOCK_DGRAM) as server:
         server.bind(("", PORT))
-        for _ in range(PACKETS):
+        for _ in range(count):
             port = random.choice(ports)
             with socket.socket(type=socket.SOCK_DGRAM) as client:
                 begin = time.perf_counter()

@@ -1,6 +1,4 @@
-"""A gigabyte into a pod and out of it through the master and the agent, compared with docker exec; and many streams at
-once.
-"""
+"""Bytes into a pod and out of it through master and agent, compared with docker exec; and many streams at once."""
 
 from __future__ import annotations
 
@@ -15,12 +13,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self, cast
 
 import psutil
 
-from bench.measurement import Measurement
+from bench.measurement import Measure, Measurement, Progress, at_peer
 from lab.process import run
 from tests.testbed.kubectl import ALL_PROGRAMS
 from tests.testbed.namespaces import inside
@@ -28,8 +27,7 @@ from tests.testbed.node.single_node import SingleNode
 from tests.testbed.wait import wait_until
 
 ADDRESS = "10.245.49.3"
-SIZE, PIECE = 1 << 30, 1 << 20
-ROUNDS, CROWD = 3, 100
+PIECE = 1 << 20
 IN, OUT = 7000, 7001
 POD = f"""\
 apiVersion: v1
@@ -50,59 +48,72 @@ spec:
 """
 
 
-def measure(say: Callable[[str], None]) -> list[Measurement]:
-    """Both ways, by both protocols; every byte is compared by its checksum."""
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many megabytes are carried each way, how often, and how many streams there are at once."""
+
+    megabytes: int
+    rounds: int
+    crowd: int
+
+
+FULL = Size(megabytes=1024, rounds=3, crowd=100)
+SMALLEST = Size(megabytes=1, rounds=1, crowd=2)
+
+
+def measure(size: Size, progress: Progress) -> list[Measurement]:
+    """Measure both ways by both protocols. Every byte is compared by its checksum."""
     with StreamingNode() as node:
         node.agent(f"--node-ip={ADDRESS}", "--address=0.0.0.0", "--heartbeat-seconds=10")
-        big = Big(node.root / "data")
+        big = Big(node.root / "data", size.megabytes)
         node.kubectl("apply", "-f", "-", stdin=POD.replace("FOLDER", str(big.path.parent)))
         wait_until(lambda: node.is_ready("carrier"), "the pod")
         figures = []
         with Memory(node) as memory:
             docker = Docker(node, big)
             for name, websockets in (("SPDY", False), ("WebSocket", True)):
-                figures += _rates(name, Caller(node, big, websockets), docker, say)
-            say(f"{CROWD} at once")
-            figures += [_crowd(Caller(node, big, True))]
+                figures += _rates(name, Caller(node, big, websockets), docker, size.rounds, progress)
+            progress(f"{size.crowd} at once")
+            figures += [_crowd(Caller(node, big, True), size.crowd)]
         return [*figures, *memory.figures()]
 
 
-def _rates(name: str, caller: Caller, docker: Docker, say: Callable[[str], None]) -> list[Measurement]:
+MEASURE = Measure("exec and port-forward, beside docker exec", measure, FULL, SMALLEST)
+
+
+def _rates(name: str, caller: Caller, docker: Docker, rounds: int, progress: Progress) -> list[Measurement]:
     ways = (("exec, in", caller.exec_in, docker.exec_in), ("exec, out", caller.exec_out, docker.exec_out))
     figures = []
     for what, way, floor in ways:
-        say(f"{name}: {what}")
-        pairs = [(_rate(way), _rate(floor)) for _ in range(ROUNDS)]
+        progress(f"{name}: {what}")
+        pairs = [(caller.rate(way), docker.rate(floor)) for _ in range(rounds)]
         ours, theirs = (tuple(samples) for samples in zip(*pairs, strict=True))
-        figures.append(Measurement(f"{what} by {name}", "MB/s", ours, floor="docker exec", floor_samples=theirs))
+        figures.append(
+            Measurement(f"{what} by {name}", "MB/s", ours, at_peer(0.8), peer="docker exec", peer_samples=theirs)
+        )
     for what, way in (("port-forward, in", caller.forward_in), ("port-forward, out", caller.forward_out)):
-        say(f"{name}: {what}")
-        figures.append(Measurement(f"{what} by {name}", "MB/s", tuple(_rate(way) for _ in range(ROUNDS))))
+        progress(f"{name}: {what}")
+        figures.append(Measurement(f"{what} by {name}", "MB/s", tuple(caller.rate(way) for _ in range(rounds))))
     return figures
 
 
-def _rate(carries: Callable[[], None]) -> float:
+def _crowd(caller: Caller, count: int) -> Measurement:
     begin = time.monotonic()
-    carries()
-    return SIZE / 1e6 / (time.monotonic() - begin)
-
-
-def _crowd(caller: Caller) -> Measurement:
-    begin = time.monotonic()
-    with ThreadPoolExecutor(CROWD) as threads:
-        assert all(threads.map(lambda _: caller.echoes(1 << 20), range(CROWD)))
-    return Measurement(f"{CROWD} kubectl exec at once, 1 MB there and back each", "s", (time.monotonic() - begin,))
+    with ThreadPoolExecutor(count) as threads:
+        assert all(threads.map(lambda _: caller.echoes(1 << 20), range(count)))
+    return Measurement(f"{count} kubectl exec at once, 1 MB there and back each", "s", (time.monotonic() - begin,))
 
 
 class Big:
-    """A file of a gigabyte in a directory of its own, and its checksum."""
+    """A file of random megabytes in a directory of its own, and its checksum."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, megabytes: int) -> None:
         folder.mkdir()
+        self.size = megabytes * PIECE
         self.path = folder / "big"
         piece, digest = os.urandom(PIECE), hashlib.sha256()
         with self.path.open("wb") as file:
-            for _ in range(SIZE // PIECE):
+            for _ in range(megabytes):
                 file.write(piece)
                 digest.update(piece)
         self.digest = digest.hexdigest()
@@ -113,7 +124,11 @@ class StreamingNode(SingleNode):
 
     def __init__(self) -> None:
         self.namespace = f"podbench-{os.getpid()}"
-        super().__init__(command_prefix=("nsenter", f"--net=/run/netns/{self.namespace}"))
+        # The certificate of the agent's server is its own: a single node has none of the cluster's authority.
+        super().__init__(
+            master=("--verify-node-certificates=false",),
+            command_prefix=("nsenter", f"--net=/run/netns/{self.namespace}"),
+        )
 
     def __enter__(self) -> Self:
         run("ip", "netns", "add", self.namespace)
@@ -139,9 +154,15 @@ class _Carrier:
         self._big = big
         self._environment = environment
 
+    def rate(self, carry: Callable[[], None]) -> float:
+        """Return megabytes a second of a function that carries the file."""
+        begin = time.monotonic()
+        carry()
+        return self._big.size / 1e6 / (time.monotonic() - begin)
+
     def _in(self, *command: str) -> None:
         with self._big.path.open("rb") as data:
-            done = subprocess.run(command, stdin=data, capture_output=True, check=True, env=self._environment)
+            done = subprocess.run(command, stdin=data, stdout=subprocess.PIPE, check=True, env=self._environment)
         assert done.stdout.decode().split()[0] == self._big.digest
 
     def _out(self, *command: str) -> None:

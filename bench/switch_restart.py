@@ -7,36 +7,47 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable
+from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from bench.measurement import Measurement
+from bench.measurement import Budget, Measure, Measurement, Progress
 from bench.pod_attach import Pods, echo_request
 from tests.testbed.namespaces import inside
 from tests.testbed.netns.cluster import NetnsCluster, bench_lab
 from tests.testbed.wait import wait_until
 
-ROUNDS, PODS = 5, 20
 INTERVAL_SECONDS = 0.01
 
 
-def measure(say: Callable[[str], None]) -> list[Measurement]:
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How many pods are attached, and how often switch and daemon are killed."""
+
+    pods: int
+    rounds: int
+
+
+FULL = Size(pods=20, rounds=5)
+SMALLEST = Size(pods=2, rounds=1)
+
+
+def measure(size: Size, progress: Progress) -> list[Measurement]:
     """Measure the time from the switch's first answer to the first forwarded packet, and the packets that daemon kills
     lose.
     """
     with NetnsCluster(bench_lab(1)) as cluster:
         (node,) = cluster.lab.nodes
-        spaces = cluster.add_namespaces([f"o{number}" for number in range(PODS)])
+        spaces = cluster.add_namespaces([f"o{number}" for number in range(size.pods)])
         addresses = Pods.attach_all(node, spaces)
         after, lost = [], []
-        for number in range(ROUNDS):
-            say(f"ovs-vswitchd killed, {number + 1} of {ROUNDS}")
+        for number in range(size.rounds):
+            progress(f"ovs-vswitchd killed, {number + 1} of {size.rounds}")
             with Stream(spaces[0], addresses[1]) as stream:
                 cluster.kill(f"{node.name} ovs-vswitchd")
                 answers = cluster.start_switch(node.name)
                 after.append(stream.first_answer_after(answers) - answers)
-        for number in range(ROUNDS):
-            say(f"podlane-sdn killed, {number + 1} of {ROUNDS}")
+        for number in range(size.rounds):
+            progress(f"podlane-sdn killed, {number + 1} of {size.rounds}")
             with Stream(spaces[0], addresses[1]) as stream:
                 stream.first_answer_after(time.monotonic())
                 cluster.kill(f"{node.name} sdn")
@@ -45,9 +56,14 @@ def measure(say: Callable[[str], None]) -> list[Measurement]:
                 stream.first_answer_after(time.monotonic())
                 lost.append(float(stream.lost()))
     return [
-        Measurement(f"ovs-vswitchd killed, {PODS} pods: from its first answer to packets", "s", tuple(after), "1 s"),
-        Measurement("podlane-sdn killed and started, packets lost", "lost", tuple(lost), "0"),
+        Measurement(
+            f"ovs-vswitchd killed, {size.pods} pods: from its first answer to packets", "s", tuple(after), Budget(1)
+        ),
+        Measurement("podlane-sdn killed and started, packets lost", "lost", tuple(lost), Budget(0)),
     ]
+
+
+MEASURE = Measure("packets between pods while the switch or the sdn daemon is killed", measure, FULL, SMALLEST)
 
 
 class Stream:

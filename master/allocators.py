@@ -25,16 +25,19 @@ def next_numbers(count: int, size: int, used: Collection[int], cursor: int) -> t
     """Return `count` free numbers of 0 ... size-1, searched from the cursor on with wrap-around, and the next cursor.
 
     There are fewer if fewer are free. `used` has numbers within 0 ... size-1, each once.
+
+    A cursor counts two rounds, 0 ... 2*size-1. So it changes whenever a number is given, even if a whole round passed
+    until a free one was found. Who gives a number always writes the cursor, and another master that has read the same
+    cursor gets Conflict.
     """
     available = min(count, size - len(used))
     numbers: list[int] = []
-    number = cursor
+    position = cursor
     while len(numbers) < available:
-        number %= size
-        if number not in used:
+        if (number := position % size) not in used:
             numbers.append(number)
-        number += 1
-    return numbers, numbers[-1] + 1 if numbers else cursor
+        position += 1
+    return numbers, position % (2 * size) if numbers else cursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +116,7 @@ class AllocatorCursor(Object, frozen=True):
     KIND: ClassVar[str] = "Cursor"
 
     next: int = 0
+    """The position, modulo the number of values of the allocator."""
 
 
 ALLOCATOR_CURSORS = GroupResource("internal", "cursors")

@@ -356,7 +356,7 @@ async def serve(settings: Settings) -> None:
                     tasks.create_task(loop_run)
                 await asyncio.Event().wait()
             finally:
-                docker.close()
+                await docker.close()
                 await server.stop()
                 await health.stop()
 

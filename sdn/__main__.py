@@ -7,6 +7,7 @@ import sys
 from api.client.kubeconfig import BadKubeconfig
 from reconcile.config_file import load, read
 from reconcile.daemon import run
+from reconcile.imports import without_system_authorities
 from reconcile.malloc import frozen_imports
 from reconcile.reload import Reloader
 from sdn.config import Settings
@@ -18,7 +19,7 @@ PROG, FILE = "podlane-sdn", "/etc/podlane/sdn.yaml"
 def main() -> int:
     """Entry point of the command."""
     settings = load(Settings, PROG, FILE, file_problems=file_problems)
-    with frozen_imports():
+    with frozen_imports(), without_system_authorities():
         from sdn.app import serve  # noqa: PLC0415
     try:
         return run(lambda: serve(settings), settings.log_level, lambda: Reloader(settings, _read_again))

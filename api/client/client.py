@@ -15,6 +15,9 @@ ClientError
 
 from __future__ import annotations
 
+import asyncio
+import os
+import socket
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -31,12 +34,14 @@ from api.codec.json import DecodeError, decode_json
 from api.core.auth import REVIEW_PATHS, TokenRequest, TokenRequestStatus
 from api.core.node import Binding
 from api.core.pod import Pod
-from api.meta.types import List, Object, ObjectMeta, ObjectReference, Status
+from api.meta.types import List, ListMeta, Object, ObjectMeta, ObjectReference, Status
 
 O = TypeVar("O", bound=Object)
 T = TypeVar("T")
 
 REQUEST_TIMEOUT_SECONDS = 30.0
+OBJECTS_PER_TURN = 64
+"""Objects of a list that are decoded before other tasks run: about a millisecond."""
 WATCH_TIMEOUT_SECONDS = 300
 """Duration after which the API server ends a watch."""
 WATCH_IDLE_SECONDS = 90.0
@@ -105,14 +110,28 @@ _OTHER_AUTHORITY, _OTHER_NAME, _OTHER_TIME = {7, 18, 19, 20, 21, 30}, {62, 64}, 
 """Results of the verification of a certificate (X509_STORE_CTX_get_error(3)): X509_V_ERR_..."""
 
 
+def _reason(error: Exception) -> str:
+    """Return why there is no connection, in the words of the system if it says so. The text of an error may be empty.
+
+    An error of TLS has numbers of its own, and that of several addresses has none.
+    """
+    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+        cause = error.os_error
+        words = (
+            cause.strerror if isinstance(cause, socket.gaierror) else os.strerror(cause.errno) if cause.errno else ""
+        )
+        if words:
+            return words
+    return str(error) or type(error).__name__
+
+
 def unreachable(server: str, error: Exception, authority: str = "that of the kubeconfig") -> Unreachable:
     """Return the exception for a request to a server that failed. `authority` is the one that is accepted."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         return _certificate_error(server, error.certificate_error, authority)
     if isinstance(error, TimeoutError):
         return Unreachable(f"{server} does not answer in time")
-    # The text of an error may be empty.
-    reason = str(error) or type(error).__name__
+    reason = _reason(error)
     if server.startswith("http://") and not isinstance(error, aiohttp.ClientConnectorError):
         reason += "; a master is accepted at https://"
     return Unreachable(f"{server} does not answer: {reason}")
@@ -136,6 +155,11 @@ class Event(Generic[O]):
 
     type: str
     object: O
+
+
+class _RawList(msgspec.Struct):
+    metadata: ListMeta | None = None
+    items: tuple[msgspec.Raw, ...] | None = None
 
 
 class _WireEvent(msgspec.Struct):
@@ -198,6 +222,23 @@ class Client:
         query = _query(field_selector, label_selector)
         path = resource_path(kind, namespace)
         return _decoded(await self.request("GET", path, query=query), List[kind], path)  # type: ignore[valid-type]
+
+    async def list_each(
+        self, kind: type[O], handle: Callable[[O], None], namespace: str = "", field_selector: str = ""
+    ) -> str:
+        """Read all objects, and call `handle` with one after the other. Return their resourceVersion.
+
+        Only one of them is decoded at a time, so that a long list takes little more memory than its JSON. Other tasks
+        run in between.
+        """
+        path = resource_path(kind, namespace)
+        body = await self.request("GET", path, query=_query(field_selector, ""))
+        response = _decoded(body, _RawList, path)
+        for number, item in enumerate(response.items or (), start=1):
+            handle(_decoded(item, kind, path))
+            if number % OBJECTS_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return response.metadata.resource_version if response.metadata is not None else ""
 
     async def watch(
         self,

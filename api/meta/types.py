@@ -33,7 +33,7 @@ ATOMIC = msgspec.Meta(extra={KEYS: ()})
 """Mark of a map that an apply owns as a whole."""
 
 
-class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class Value(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True, gc=False):
     """Base of objects and of their parts.
 
     A field that has its default value is not in the JSON: a count of 0 is missing there, as with `omitempty` in Go. For

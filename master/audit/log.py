@@ -23,6 +23,11 @@ MAX_QUEUED_BYTES = 64 << 20
 
 EVENTS_PER_REQUEST = 3
 
+COLLECT_SECONDS = 0.1
+"""Time in which further events join one write. A write in a thread costs more than ten events, and a request must not
+pay for it.
+"""
+
 RETRY_SECONDS, CLOSING_SECONDS = 1.0, 5.0
 
 
@@ -61,6 +66,8 @@ class AuditLog:
         self._is_strict = is_strict
         self._queue: asyncio.Queue[bytes] = asyncio.Queue(queue_length)
         self._queued_bytes = 0
+        self._is_filling = asyncio.Event()
+        """Set while the queue has so much that it is written at once."""
         self._reserved = 0
         self._fails = False
         self.written = 0
@@ -88,21 +95,28 @@ class AuditLog:
             return
         self._queued_bytes += len(event)
         self._queue.put_nowait(event)
+        if self._queue.qsize() > self._queue.maxsize // 4 or self._queued_bytes > MAX_QUEUED_BYTES // 4:
+            self._is_filling.set()
 
     async def run(self) -> None:
         """Write events until cancelled, and then those that are left."""
         writing: asyncio.Task[None] | None = None
+        first: list[bytes] = []
         try:
             while True:
-                events = [await self._queue.get(), *self._waiting()]
+                first = [await self._queue.get()]
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._is_filling.wait(), COLLECT_SECONDS)
+                events, first = [*first, *self._waiting()], []
                 self._queued_bytes = 0
+                self._is_filling.clear()
                 writing = asyncio.create_task(self._write(events))
                 await asyncio.shield(writing)
         finally:
             if writing is not None:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(writing, CLOSING_SECONDS)
-            if rest := self._waiting():
+            if rest := [*first, *self._waiting()]:
                 with contextlib.suppress(OSError):
                     await asyncio.to_thread(append, self._file, b"".join(rest))
                     self.written += len(rest)

@@ -35,13 +35,13 @@ from master.controllers.pod_security_labels import OBSERVED_KINDS, PodSecurityLa
 from master.controllers.resource_quotas import sync_quotas
 from master.controllers.scheduling.scheduler import sync_scheduler
 from master.controllers.service_accounts import sync_default_objects, sync_token_secrets
-from master.controllers.workloads.cron_jobs import sync_cron_jobs
-from master.controllers.workloads.daemon_sets import sync_daemon_sets
-from master.controllers.workloads.deployments import sync_deployments
+from master.controllers.workloads.cron_jobs import cron_jobs_await_time, sync_cron_jobs
+from master.controllers.workloads.daemon_sets import daemon_sets_await_time, sync_daemon_sets
+from master.controllers.workloads.deployments import deployments_await_time, sync_deployments
 from master.controllers.workloads.disruption_budgets import SCALABLE_RESOURCES, sync_disruption_budgets
-from master.controllers.workloads.jobs import sync_jobs
-from master.controllers.workloads.replica_sets import REPLICA_KINDS, sync_replicas
-from master.controllers.workloads.stateful_sets import STATEFUL_SET_KINDS, sync_stateful_sets
+from master.controllers.workloads.jobs import jobs_await_time, sync_jobs
+from master.controllers.workloads.replica_sets import REPLICA_KINDS, replicas_await_time, sync_replicas
+from master.controllers.workloads.stateful_sets import STATEFUL_SET_KINDS, stateful_sets_await_time, sync_stateful_sets
 from master.registry import pod_security_labels
 
 ROLLOUT_SECONDS = 5.0
@@ -141,9 +141,19 @@ STATELESS_CONTROLLERS = (
         sync_scheduler,
     ),
     Controller(
-        "deployment-controller", resources_of("Deployment", "ReplicaSet", "Pod"), sync_deployments, ROLLOUT_SECONDS
+        "deployment-controller",
+        resources_of("Deployment", "ReplicaSet", "Pod"),
+        sync_deployments,
+        ROLLOUT_SECONDS,
+        awaits_time=deployments_await_time,
     ),
-    Controller("replicaset-controller", resources_of(*REPLICA_KINDS, "Pod"), sync_replicas, ROLLOUT_SECONDS),
+    Controller(
+        "replicaset-controller",
+        resources_of(*REPLICA_KINDS, "Pod"),
+        sync_replicas,
+        ROLLOUT_SECONDS,
+        awaits_time=replicas_await_time,
+    ),
     Controller(
         "disruption-controller",
         (*resources_of("PodDisruptionBudget", "Pod"), *SCALABLE_RESOURCES),
@@ -154,10 +164,23 @@ STATELESS_CONTROLLERS = (
         resources_of("DaemonSet", "ControllerRevision", "Node", "Pod"),
         sync_daemon_sets,
         ROLLOUT_SECONDS,
+        awaits_time=daemon_sets_await_time,
     ),
-    Controller("statefulset-controller", resources_of(*STATEFUL_SET_KINDS), sync_stateful_sets, ROLLOUT_SECONDS),
-    Controller("cronjob-controller", resources_of("CronJob", "Job"), sync_cron_jobs, JOB_SECONDS),
-    Controller("job-controller", resources_of("Job", "Pod"), sync_jobs, JOB_SECONDS),
+    Controller(
+        "statefulset-controller",
+        resources_of(*STATEFUL_SET_KINDS),
+        sync_stateful_sets,
+        ROLLOUT_SECONDS,
+        awaits_time=stateful_sets_await_time,
+    ),
+    Controller(
+        "cronjob-controller",
+        resources_of("CronJob", "Job"),
+        sync_cron_jobs,
+        JOB_SECONDS,
+        awaits_time=cron_jobs_await_time,
+    ),
+    Controller("job-controller", resources_of("Job", "Pod"), sync_jobs, JOB_SECONDS, awaits_time=jobs_await_time),
     Controller(
         "resourcequota-controller",
         tuple(

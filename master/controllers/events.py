@@ -115,6 +115,14 @@ def owner_of(obj: Object) -> ObjectReference | None:
     )
 
 
+def reconcile_failed(obj: Object, component: str, now: datetime.datetime) -> Create:
+    """Return the event that an object cannot be reconciled. The error is in the log only: it may name other objects."""
+    message = (
+        "An unexpected error keeps this object from being reconciled. It is tried again; the master's log says why."
+    )
+    return event_about(object_reference(obj), WARNING, "ReconcileFailed", message, component, now)
+
+
 def deleted(owner: Object, obj: Object, component: str, now: datetime.datetime) -> Create:
     """Return the event of an owner that an object was deleted for it."""
     message = f"Deleted {obj.KIND.lower()}: {obj.metadata.name}"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -31,6 +31,7 @@ from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
 from master.controllers import events, object_errors
 from master.controllers.actions import Action, Create, Delete, Failed, ForceDelete, Update, Warn, WriteAction
 from master.controllers.context import (
+    RESYNC_SECONDS,
     Controller,
     ControllerContext,
     CreateBackoff,
@@ -103,6 +104,9 @@ def _may_succeed_now(event: WatchEvent) -> bool:
     before, after = quantities.parse_all(old.status.used), quantities.parse_all(new.status.used)
     return any(name in after and after[name].milli < before[name].milli for name in before)
 
+
+MAX_FAILURE_EVENTS = 100
+"""Events of one pass about objects that fail. The log has all of them."""
 
 BULK_KINDS = (Pod, PersistentVolumeClaim)
 """Objects that one owner may need by the thousand. Their controllers compare what exists with what is desired, so those
@@ -259,12 +263,19 @@ class ControllerRuntime:
             controller.name: Loop(
                 controller.name,
                 retry_unexpected_errors(controller.name, partial(self._reconcile, controller)),
-                LoopTiming(resync=controller.resync),
+                LoopTiming(),
+                resync=partial(self._resync, controller),
             )
             for controller in self._controllers
         }
 
         self._pass_seconds = {name: Histogram(PASS_BUCKETS) for name in self._loops}
+
+    def _resync(self, controller: Controller) -> float:
+        """Return the seconds after which a pass of a controller starts without a change."""
+        if controller.resync < RESYNC_SECONDS and not controller.awaits_time(self._lister):
+            return RESYNC_SECONDS
+        return controller.resync
 
     def wake(self, name: str) -> None:
         """Start a pass of a controller at once."""
@@ -348,10 +359,9 @@ class ControllerRuntime:
             elif isinstance(action, Failed):
                 failures.append(action)
             else:
-                try:
-                    self._add_change(action, creates, changes)
-                except Exception as error:  # noqa: BLE001 - _record_failures logs it with its traceback
-                    failures.append(Failed(action.object, error))
+                failures += self._try_change(action, creates, changes)
+        for event in self._failure_events(loop, failures):
+            failures += self._try_change(event, creates, changes)
         self._log_warnings(loop, warnings | creates.warnings)
         self._record_failures(loop, failures)
         self._update_backoffs(loop, creates)
@@ -359,11 +369,29 @@ class ControllerRuntime:
             self._loops[loop].wake()
         return [*changes, *creates.transaction.changes]
 
-    def _add_change(self, action: WriteAction, creates: CreateQueue, changes: list[Put | StorageDelete]) -> None:
-        if isinstance(action, Create):
-            creates.create(action)
-        else:
-            changes.append(self._to_change(action))
+    def _try_change(
+        self, action: WriteAction, creates: CreateQueue, changes: list[Put | StorageDelete]
+    ) -> Sequence[Failed]:
+        """Add the change of an action. Return the unexpected error, if there is one."""
+        try:
+            if isinstance(action, Create):
+                creates.create(action)
+            else:
+                changes.append(self._to_change(action))
+        except Exception as error:  # noqa: BLE001 - _record_failures logs it with its traceback
+            return (Failed(action.object, error),)
+        return ()
+
+    def _failure_events(self, loop: str, failures: Iterable[Failed]) -> Sequence[Create]:
+        """Return an event for each stored object that fails and did not fail in the last pass."""
+        known, now = self._errors.get(loop, {}), self._lister.now
+        objects = {_describe(failure.object): failure.object for failure in failures}
+        new = [
+            events.reconcile_failed(obj, loop, now)
+            for subject, obj in objects.items()
+            if subject not in known and obj.metadata.uid and not isinstance(obj, Event)
+        ]
+        return new[:MAX_FAILURE_EVENTS]
 
     def _record_failures(self, loop: str, failures: Iterable[Failed]) -> None:
         """Record the errors of single objects in a pass. Log each once, and start a pass when its back-off ends."""

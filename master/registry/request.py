@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -167,11 +167,12 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """An HTTP status, a JSON body, and warnings for the client."""
+    """An HTTP status, a JSON body, and warnings for the client. A large body is in `parts`, and `body` is empty."""
 
     status: int
     body: bytes
     warnings: tuple[str, ...] = ()
+    parts: Sequence[bytes] = ()
 
 
 def parse_delete_options(request: Request) -> DeleteOptions:

@@ -38,12 +38,16 @@ def table_row(resource: AnyResource, obj: Any, view: View, now: datetime.datetim
     return row
 
 
+def table_head(view: View, metadata: object, definitions: list[dict[str, object]] | None) -> dict[str, object]:
+    """Return a Table to encode, without its rows."""
+    return {"kind": "Table", "apiVersion": view.api_version, "metadata": metadata, "columnDefinitions": definitions}
+
+
 def encode_table(
     view: View, rows: list[dict[str, object]], metadata: object, definitions: list[dict[str, object]] | None
 ) -> bytes:
     """Return a whole Table as JSON."""
-    head = {"kind": "Table", "apiVersion": view.api_version}
-    return msgspec.json.encode({**head, "metadata": metadata, "columnDefinitions": definitions, "rows": rows})
+    return msgspec.json.encode({**table_head(view, metadata, definitions), "rows": rows})
 
 
 def encode_object(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -12,6 +12,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from master import errors
+from master.audit.policy import REQUEST_RESPONSE
 from master.auth import reviews, service_account_tokens
 from master.auth.attributes import User
 from master.auth.authentication import Authenticator
@@ -39,6 +40,9 @@ SubresourceHandler = Callable[[Request], Awaitable[Response]]
 
 MAX_BODY_BYTES = 3 << 20
 BODY_TIMEOUT_SECONDS = 30.0
+PIECE_BYTES = 64 << 10
+"""Bytes of a response that are encrypted before other tasks run."""
+
 MAX_WARNING_CHARACTERS, MAX_TRUNCATED_WARNING = 4096, 256
 """Limits of the texts of Warning headers, those of kube-apiserver: of all together, and of each one beyond that."""
 
@@ -137,11 +141,14 @@ class Handlers:
                 # after the error sees that state.
                 await self._store.write()
             raise
-        record.response_object = response.body
         headers = CIMultiDict([("Cache-Control", "no-cache, private"), *warning_headers(response.warnings)])
-        return web.Response(
-            status=response.status, body=response.body, content_type="application/json", headers=headers
-        )
+        content: bytes | AsyncIterator[bytes] = response.body
+        if response.parts:
+            content = _in_pieces(response.parts)
+            headers["Content-Length"] = str(sum(map(len, response.parts)))
+        if record.level.includes(REQUEST_RESPONSE):
+            record.response_object = response.body or b"".join(response.parts)
+        return web.Response(status=response.status, body=content, content_type="application/json", headers=headers)
 
     async def _operate(self, verb: str, request: Request) -> Response:
         resource, subresource_name = request.info.resource, request.info.subresource
@@ -244,6 +251,19 @@ class Handlers:
         if http.method not in ("GET", "HEAD"):
             raise errors.method_not_allowed()
         return response
+
+
+async def _in_pieces(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield the parts of a body joined to pieces of about PIECE_BYTES, and let other tasks run after each of them."""
+    piece, size = [], 0
+    for part in parts:
+        piece.append(part)
+        size += len(part)
+        if size >= PIECE_BYTES:
+            yield b"".join(piece)
+            await asyncio.sleep(0)
+            piece, size = [], 0
+    yield b"".join(piece)
 
 
 def _content_type(http: web.Request) -> str:

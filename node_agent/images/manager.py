@@ -20,6 +20,9 @@ from reconcile.errors import DriverError, Gone, NotReady, Refused
 
 log = logging.getLogger(__name__)
 
+PULLS_ONLY_MISSING = ("IfNotPresent", "Never")
+"""Pull policies with which an image that is present is used."""
+
 
 @dataclass(frozen=True, slots=True)
 class ImageUnavailable:
@@ -65,6 +68,10 @@ class ImageManager:
             with contextlib.suppress(DriverError):
                 self._prefetched[image] = await self._docker.image_id(image)
 
+    def needs_no_pull(self, container: Container) -> bool:
+        """Return whether `prefetch` has found the container's image, and its pull policy demands no pull."""
+        return container.image in self._prefetched and container.image_pull_policy in PULLS_ONLY_MISSING
+
     async def ensure_present(
         self, container: Container, credentials: tuple[Credential, ...], before_pull: Callable[[], Awaitable[None]]
     ) -> str | ImageUnavailable:
@@ -87,7 +94,7 @@ class ImageManager:
             self._events.record("ErrImageNeverPull", message, container.name)
             self._events.record("Failed", "Error: ErrImageNeverPull", container.name)
             return ImageUnavailable("ErrImageNeverPull", message)
-        if image_id is not None and container.image_pull_policy in ("IfNotPresent", "Never"):
+        if image_id is not None and container.image_pull_policy in PULLS_ONLY_MISSING:
             message = f'Container image "{image}" already present on machine and can be accessed by the pod'
             self._events.record("Pulled", message, container.name)
             return image_id

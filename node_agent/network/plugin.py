@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from api.core.pod import Pod
+from api.core.pod import Container, Pod
 from api.network.attach import Attachment, AttachRequest, NetworkStatus
 from reconcile.errors import Gone
 
@@ -64,11 +64,21 @@ def missing_address(pod: Pod, address: str) -> tuple[str, str] | None:
     return "NoPodAddress", f"the network of this node gives pods no address, which is needed for {fields}"
 
 
+def refers_to_pod_address(container: Container) -> bool:
+    """Return whether an environment variable of a container has the pod's address."""
+    return any(_variables_with_address(container))
+
+
 def _fields_needing_address(pod: Pod) -> Iterator[str]:
     for container_index, container in enumerate(pod.spec.containers):
         if container.ports:
             yield f"spec.containers[{container_index}].ports"
-        for index, variable in enumerate(container.env):
-            source = variable.value_from
-            if source is not None and source.field_ref is not None and source.field_ref.field_path in POD_IP_FIELDS:
-                yield f"spec.containers[{container_index}].env[{index}]"
+        for variable in _variables_with_address(container):
+            yield f"spec.containers[{container_index}].{variable}"
+
+
+def _variables_with_address(container: Container) -> Iterator[str]:
+    for index, variable in enumerate(container.env):
+        source = variable.value_from
+        if source is not None and source.field_ref is not None and source.field_ref.field_path in POD_IP_FIELDS:
+            yield f"env[{index}]"

@@ -39,7 +39,7 @@ from node_agent.pods.status_manager import StatusManager
 from node_agent.probes.manager import ProbeDependencies
 from node_agent.runtime.actions import ContainerStart, PodActions, compute_pod_actions, is_pod_finished
 from node_agent.runtime.container import RuntimeContainer, RuntimePod
-from node_agent.runtime.container_start import ContainerStarter
+from node_agent.runtime.container_start import ContainerStarter, StartFailure
 from node_agent.runtime.lifecycle import ContainerLifecycle
 from node_agent.runtime.lifecycle_state import post_start_handler
 from node_agent.runtime.pleg import PodCache
@@ -300,11 +300,11 @@ class PodWorker:
             await self._volumes.prepare_for_start(self._pod)
         if actions.sandbox_attempt is None:
             sandbox = observed.sandbox
-            has_volumes = await self._set_up_volumes()
+            has_volumes, first = await self._set_up_volumes(), None
             for container in actions.remove:
                 await remove_container(self._docker, container)
         else:
-            has_volumes, sandbox = await self._create_sandbox(actions.sandbox_attempt, actions)
+            sandbox, has_volumes, first = await self._create_sandbox(actions.sandbox_attempt, actions, observed)
         if sandbox is None or not has_volumes:
             return
         try:
@@ -313,7 +313,7 @@ class PodWorker:
             self._cache.invalidate(self._uid)  # The sandbox was killed.
             raise
         self._container_failures.clear()
-        await self._start_containers(actions.start, sandbox, observed)
+        await self._start_containers(actions.start, sandbox, observed, first)
         if actions.post_start is not None:
             self._lifecycle.post_start(self._pod, actions.post_start, self._sandbox.address)
 
@@ -325,12 +325,36 @@ class PodWorker:
         again_at = await self._lifecycle.stop_container(self._pod, container, self._sandbox.address, now)
         self._timer.at(again_at, now)
 
-    async def _create_sandbox(self, attempt: int, actions: PodActions) -> tuple[bool, RuntimeContainer | None]:
-        """Return whether every volume is set up, and the new sandbox. It is None while it cannot be created."""
+    async def _create_sandbox(
+        self, attempt: int, actions: PodActions, observed: RuntimePod
+    ) -> tuple[RuntimeContainer | None, bool, str | StartFailure | None]:
+        """Return the new sandbox, whether every volume is set up, and the result of creating the first container.
+
+        The sandbox is None while it cannot be created. The first container is None if it must be created later.
+        """
         if not await self._set_up_volumes(defer_tokens=True) or self._sandbox.is_backing_off(steady_clock()):
-            return False, None
-        # The API server issues tokens while Docker creates the sandbox.
-        return await gather_both(self._set_up_volumes(), self._sandbox.create(self._pod, attempt, actions))
+            return None, False, None
+        created = asyncio.create_task(self._sandbox.create(self._pod, attempt, actions))
+
+        async def start_sandbox() -> RuntimeContainer:
+            return await self._sandbox.start(await created)
+
+        async def create_first_container() -> tuple[bool, str | StartFailure | None]:
+            # The API server issues tokens, and images are looked up, while Docker creates the sandbox.
+            has_volumes, _ = await gather_both(
+                self._set_up_volumes(), self._images.prefetch([start.container for start in actions.start])
+            )
+            first = actions.start[0] if actions.start else None
+            if not has_volumes or first is None or not self._starter.is_independent_of_sandbox(first.container):
+                return has_volumes, None
+            # Docker creates the container while it starts the sandbox, and while the network attaches it.
+            try:
+                return True, await self._create_container(first, await created, observed)
+            except NotSynced:
+                return True, None
+
+        sandbox, (has_volumes, first_result) = await gather_both(start_sandbox(), create_first_container())
+        return sandbox, has_volumes, first_result
 
     async def _set_up_volumes(self, defer_tokens: bool = False) -> bool:
         """Return whether every volume is set up. No container starts before."""
@@ -343,25 +367,41 @@ class PodWorker:
         return not result.message
 
     async def _start_containers(
-        self, starts: tuple[ContainerStart, ...], sandbox: RuntimeContainer, observed: RuntimePod
+        self,
+        starts: tuple[ContainerStart, ...],
+        sandbox: RuntimeContainer,
+        observed: RuntimePod,
+        first: str | StartFailure | None,
     ) -> None:
         """Start containers one after the other. Those after one with a postStart hook wait for that hook.
 
-        The next sync runs the hook.
+        The next sync runs the hook. `first` is the first container, if it was created before.
         """
-        status = replace(self._pod.status, pod_ip=self._sandbox.address, host_ip=self._node_address)
-        pod = self._volumes.with_claims_resolved(replace(self._pod, status=status))
         for start in starts:
             try:
-                failure = await self._starter.start(pod, start, sandbox.id, observed, self._report_progress)
+                created = first or await self._create_container(start, sandbox.id, observed)
             except NotSynced:
                 continue  # The worker is woken when the object was read.
+            first = None
+            failure = (
+                created
+                if isinstance(created, StartFailure)
+                else await self._starter.start(self._pod, start.container, created)
+            )
             if failure is not None:
                 self._container_failures[start.container.name] = (failure.reason, failure.message)
                 self._timer.at(failure.retry_at, steady_clock())
             elif post_start_handler(start.container) is not None:
                 self.wake()
                 return
+
+    async def _create_container(
+        self, start: ContainerStart, sandbox_id: str, observed: RuntimePod
+    ) -> str | StartFailure:
+        """Create a container, and return its ID, or why it was not created. Raises NotReady, NotSynced."""
+        status = replace(self._pod.status, pod_ip=self._sandbox.address, host_ip=self._node_address)
+        pod = self._volumes.with_claims_resolved(replace(self._pod, status=status))
+        return await self._starter.create(pod, start, sandbox_id, observed, self._report_progress)
 
     # --- the end of a pod ------------------------------------------------------------------------------------------
 
@@ -497,9 +537,7 @@ class PodWorkerFactory:
             events=events,
             images=images,
             volumes=VolumeManager(uid, self.objects, self.tokens, self.host, events, self.node),
-            sandbox=PodSandbox(
-                self.docker, self.network, self.cgroups, images, self.host, events, address=pod.status.pod_ip
-            ),
+            sandbox=PodSandbox(self.docker, self.network, self.cgroups, self.host, events, address=pod.status.pod_ip),
             starter=ContainerStarter(self.docker, images, self.objects, self.services, self.cgroups, self.host, events),
             lifecycle=ContainerLifecycle(self.docker, self.host, uid, self.probes, events),
             termination_messages=TerminationMessages(self.docker, self.host),

@@ -124,6 +124,24 @@ class RuntimeContainer:
         return int_label(self.labels, ATTEMPT)
 
 
+@dataclass(frozen=True, slots=True)
+class ContainerEvent:
+    """An event of Docker about a container of a pod. `action` is start, die, oom or destroy."""
+
+    action: str
+    container_id: str
+    pod_uid: str
+
+    def is_reflected_in(self, container: RuntimeContainer | None) -> bool:
+        """Return whether the container, None if the pod has it no more, already has the state that the event reports.
+
+        An exit for lack of memory is marked at a time of its own, so it counts as unknown.
+        """
+        if container is None:
+            return self.action == "destroy"
+        return container.running if self.action == "start" else container.exited and self.action == "die"
+
+
 def labels_by_pod(labels: Iterable[dict[str, str]]) -> dict[str, dict[str, str]]:
     """Return the labels of one container of each pod, by pod UID, given those of all containers.
 

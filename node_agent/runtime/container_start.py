@@ -19,6 +19,7 @@ from node_agent.event_recorder import PodEvents
 from node_agent.host import HostInfo, pod_dir, termination_message_path
 from node_agent.images.credentials import Credential, credentials_for_image
 from node_agent.images.manager import ImageManager, ImageUnavailable
+from node_agent.network.plugin import refers_to_pod_address
 from node_agent.node import host_facts
 from node_agent.object_cache import ObjectCache
 from node_agent.runtime import pod_files
@@ -71,15 +72,22 @@ class ContainerStarter:
         self._host = host
         self._events = events
 
-    async def start(
+    def is_independent_of_sandbox(self, container: Container) -> bool:
+        """Return whether a container can be created before its sandbox runs and has an address.
+
+        Its image must be known to be present, because a pull would delay the sandbox.
+        """
+        return self._images.needs_no_pull(container) and not refers_to_pod_address(container)
+
+    async def create(
         self,
         pod: Pod,
         start: ContainerStart,
         sandbox_id: str,
         runtime_pod: RuntimePod,
         before_pull: Callable[[], Awaitable[None]],
-    ) -> StartFailure | None:
-        """Create and start a container. Return the failure if it was not started, otherwise None.
+    ) -> str | StartFailure:
+        """Create a container. Return its ID, or the failure if it was not created.
 
         `pod`: its status has the addresses, its claims are resolved to volumes. `before_pull` is awaited before an
         image is pulled, so that the pod's status shows that the container waits for its image.
@@ -99,6 +107,10 @@ class ContainerStarter:
         except Refused as error:
             return self._failure(container, "CreateContainerError", error)
         self._events.record("Created", "Container created", container.name)
+        return container_id
+
+    async def start(self, pod: Pod, container: Container, container_id: str) -> StartFailure | None:
+        """Start a created container. Return the failure if it was not started, otherwise None. Raises NotReady."""
         try:
             await self._docker.start(container_id)
         except Refused as error:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from node_agent.docker.client import DockerClient
 from node_agent.metrics import RELIST_DURATION
-from node_agent.runtime.container import RuntimePod, group_containers
+from node_agent.runtime.container import ContainerEvent, RuntimePod, group_containers
 from reconcile.listeners import Listeners
 from reconcile.loop import Loop, LoopTiming
 
@@ -19,6 +19,13 @@ RELIST_SECONDS = 60.0
 class _Entry:
     pod: RuntimePod = field(default_factory=RuntimePod)
     is_valid: bool = False
+    events_during_read: list[ContainerEvent] | None = None
+    """Events since the request to Docker that is in progress. None if none is."""
+
+    def apply_event(self, event: ContainerEvent) -> None:
+        container = next((container for container in self.pod.all if container.id == event.container_id), None)
+        if not event.is_reflected_in(container):
+            self.is_valid = False
 
 
 class PodCache:
@@ -45,11 +52,17 @@ class PodCache:
         entry = self._entries.setdefault(uid, _Entry())
         if not entry.is_valid:
             entry.is_valid = True  # Set before the request, so that an event that arrives meanwhile invalidates it.
+            events: list[ContainerEvent] = []
+            entry.events_during_read = events
             try:
                 entry.pod = group_containers(await self._docker.list_pod_containers(uid))
             except BaseException:
                 entry.is_valid = False
                 raise
+            finally:
+                entry.events_during_read = None
+            for event in events:
+                entry.apply_event(event)
         return entry.pod
 
     def peek(self, uid: str) -> RuntimePod:
@@ -62,6 +75,19 @@ class PodCache:
         entry = self._entries.get(uid)
         if entry is not None:
             entry.is_valid = False
+
+    def apply_event(self, event: ContainerEvent) -> None:
+        """Read the containers of the event's pod again on the next `get`, unless the event reports a known state.
+
+        An event during a request to Docker is compared with its result.
+        """
+        entry = self._entries.get(event.pod_uid)
+        if entry is None:
+            return
+        if entry.events_during_read is not None:
+            entry.events_during_read.append(event)
+        else:
+            entry.apply_event(event)
 
     def invalidate_all(self) -> None:
         """Invalidate every entry, because events may have been missed."""
@@ -98,7 +124,7 @@ class Pleg:
 
     async def watch_events(self) -> None:
         """Follow Docker's event stream until cancelled."""
-        await self._docker.watch_events(self._pod_changed, self._stream_connected)
+        await self._docker.watch_events(self._container_changed, self._stream_connected)
 
     async def relist(self) -> None:
         """Compare the cache with a list of all containers. Raises DriverError."""
@@ -108,10 +134,15 @@ class Pleg:
                 states[container.pod_uid][container.id] = container.state
             for uid in self._cache.uids:
                 if self._cache.differs(uid, states[uid]):
-                    self._pod_changed(uid)
+                    self._cache.invalidate(uid)
+                    self._notify(uid)
 
-    def _pod_changed(self, uid: str) -> None:
-        self._cache.invalidate(uid)
+    def _container_changed(self, event: ContainerEvent) -> None:
+        self._cache.apply_event(event)
+        # Another reader of the cache may have read the change. The worker has not seen it.
+        self._notify(event.pod_uid)
+
+    def _notify(self, uid: str) -> None:
         self._wake(uid)
         self.containers_changed.notify()
 

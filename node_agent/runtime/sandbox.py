@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
 from api.core.pod import Pod
@@ -17,7 +18,6 @@ from node_agent.config import PAUSE_IMAGE
 from node_agent.docker.client import DockerClient
 from node_agent.event_recorder import PodEvents
 from node_agent.host import HostInfo
-from node_agent.images.manager import ImageManager
 from node_agent.network.dns import missing_cluster_dns, uses_cluster_dns
 from node_agent.network.plugin import PodNetwork, missing_address
 from node_agent.runtime import pod_files
@@ -47,7 +47,6 @@ class PodSandbox:
         docker: DockerClient,
         network: PodNetwork,
         cgroups: CgroupManager,
-        images: ImageManager,
         host: HostInfo,
         events: PodEvents,
         address: str = "",
@@ -58,7 +57,6 @@ class PodSandbox:
         self._docker = docker
         self._network = network
         self._cgroups = cgroups
-        self._images = images
         self._host = host
         self._events = events
         self._attached_id = ""
@@ -73,29 +71,28 @@ class PodSandbox:
         """Return whether it is too early for another attempt."""
         return self.retry_at is not None and now < self.retry_at
 
-    async def create(self, pod: Pod, attempt: int, actions: PodActions) -> RuntimeContainer:
-        """Create and start a sandbox, and return it. Raises NotReady, Refused, Gone after a failure was recorded.
+    async def create(self, pod: Pod, attempt: int, actions: PodActions) -> str:
+        """Create a sandbox, and return its ID. Raises NotReady, Refused, Gone after a failure was recorded.
 
         The containers in `actions.remove` are removed when the new sandbox exists, because restart counts and attempts
-        are computed from them: they would be lost if the agent were killed in between. Images of the containers that
-        start next are looked up while Docker starts the sandbox.
+        are computed from them: they would be lost if the agent were killed in between.
         """
         if attempt > 0:
             self._events.record("SandboxChanged", "Pod sandbox changed, it will be killed and re-created.")
-        try:
+        with self._failures_recorded():
             config = dataclasses.replace(
                 sandbox_config(pod, self._host.pause_image, attempt, self._host),
                 cgroup_parent=await self._cgroups.cgroup_parent(pod),
             )
             sandbox_id, _ = await asyncio.gather(create_container(self._docker, config), self._cgroups.create(pod))
             await self._detach_and_remove(actions.remove)
-            await asyncio.gather(
-                self._docker.start(sandbox_id), self._images.prefetch([start.container for start in actions.start])
-            )
+        return sandbox_id
+
+    async def start(self, sandbox_id: str) -> RuntimeContainer:
+        """Start a sandbox, and return it. Raises NotReady, Refused, Gone after a failure was recorded."""
+        with self._failures_recorded():
+            await self._docker.start(sandbox_id)
             sandbox = await self._docker.inspect(sandbox_id)
-        except DriverError as error:
-            self._record_failure(str(error))
-            raise
         self.failure = None
         return sandbox
 
@@ -174,6 +171,15 @@ class PodSandbox:
             await remove_container(self._docker, container)
         self.address = ""
         self._attached_id = ""
+
+    @contextlib.contextmanager
+    def _failures_recorded(self) -> Iterator[None]:
+        """Record a driver error of the block before it is raised."""
+        try:
+            yield
+        except DriverError as error:
+            self._record_failure(str(error))
+            raise
 
     def _record_failure(self, message: str) -> None:
         self.failure = ("FailedCreatePodSandBox", message)

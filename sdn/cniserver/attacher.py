@@ -268,7 +268,6 @@ class PodAttacher:
             mac=mac_text(mac_of(interface.address)),
             address=IPv4Interface((interface.address, network.node.subnet.prefixlen)),
             gateway=network.node.gateway,
-            networks=network.cluster.networks,
             mtu=network.cluster.mtu,
             tx_checksum_offload=self._datapath_type != NETDEV,
             egress_bandwidth=kernel_rate_limit(config.egress_bandwidth),

@@ -16,11 +16,11 @@ from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
 from typing import TypeVar
 
-from pyroute2 import AsyncIPRoute, NetlinkError
-
 from reconcile import atomic_file
 from reconcile.errors import DriverError, Gone, NotReady, Refused
+from reconcile.imports import defer_package
 from sdn.drivers import rtnetlink
+from sdn.drivers.link_dump import dump_links, dump_names
 from sdn.model.host import (
     ALIAS,
     BRIDGE_END,
@@ -32,6 +32,10 @@ from sdn.model.host import (
     Route,
     VethPair,
 )
+
+defer_package("pyroute2")  # all of it takes 6 MB and 80 modules more
+from pyroute2.iproute.linux import AsyncIPRoute  # noqa: E402
+from pyroute2.netlink.exceptions import NetlinkError  # noqa: E402
 
 T = TypeVar("T")
 
@@ -68,7 +72,7 @@ class Netlink:
 
     async def links(self) -> dict[str, Link]:
         """Return all links of this namespace by name, with their IPv4 addresses."""
-        return await _links(self._here)
+        return await asyncio.to_thread(self._dump, dump_links)
 
     async def create_veth_pair(self, pod: VethPair) -> None:
         """Create a veth pair and configure the pod's end; the host's end stays down. IPv6 is disabled on both.
@@ -103,7 +107,6 @@ class Netlink:
                     rtnetlink.set_up_by_index(index),
                     rtnetlink.add_address(index, pod.address),
                     rtnetlink.put_default_route(index, pod.gateway),
-                    *(rtnetlink.put_link_route(index, network) for network in pod.networks),
                 )
                 on_error.pop_all()
                 return kernel, index
@@ -114,8 +117,8 @@ class Netlink:
         pair = rtnetlink.create_veth_pair(pod.device, pod.mtu, netns=netns, ifname=pod.ifname, mac=pod.mac)
         try:
             self._send(pair)
-        except NetlinkError as error:
-            if error.code != errno.EEXIST:
+        except OSError as error:
+            if error.errno != errno.EEXIST:
                 raise
             self._delete(pod.device)
             self._send(pair)
@@ -131,11 +134,11 @@ class Netlink:
         except OSError as error:
             raise Gone(f"{netns}: {error.strerror}; the sandbox is gone") from None
         try:
-            endpoint = await asyncio.to_thread(_in_netns, netns_fd, _kernel_socket)
+            endpoint, links = await asyncio.to_thread(_in_netns, netns_fd, _socket_and_links)
         finally:
             os.close(netns_fd)
         async with AsyncIPRoute(use_socket=endpoint) as inside:
-            link = (await _links(inside)).get(ifname)
+            link = links.get(ifname)
             if link is None:
                 return f"there is no {ifname} in it"
             if not link.up:
@@ -148,7 +151,7 @@ class Netlink:
 
     async def rate_limits(self) -> dict[str, int]:
         """Return the rate limits of links of this namespace, in bits per second, by name of the link."""
-        names, limits = await self._names(), {}
+        names, limits = await asyncio.to_thread(self._dump, dump_names), {}
         async for message in await self._here.tc("dump"):
             if message.get_attr("TCA_KIND") == "tbf" and message["index"] in names:
                 limits[names[message["index"]]] = message.get_attr("TCA_OPTIONS").get_attr("TCA_TBF_PARMS")["rate"] * 8
@@ -174,8 +177,8 @@ class Netlink:
     def _delete(self, device: str) -> None:
         try:
             self._send(rtnetlink.delete_link(device))
-        except NetlinkError as error:
-            if error.code != errno.ENODEV:
+        except OSError as error:
+            if error.errno != errno.ENODEV:
                 raise
 
     async def gateway_routes(self, device: str) -> frozenset[IPv4Network]:
@@ -189,7 +192,7 @@ class Netlink:
 
     async def routes(self) -> tuple[Route, ...]:
         """Return all IPv4 routes of the main table that go through a link."""
-        names, routes = await self._names(), []
+        names, routes = await asyncio.to_thread(self._dump, dump_names), []
         async for message in await self._here.route("dump", family=socket.AF_INET, table=_MAIN_TABLE):
             device = names.get(message.get_attr("RTA_OIF"))
             if device is not None and message.get_attr("RTA_TABLE") == _MAIN_TABLE:
@@ -262,34 +265,14 @@ class Netlink:
                 flags=_NO_PREFIX_ROUTE,
             )
 
-    async def _names(self) -> dict[int, str]:
-        return {message["index"]: message.get_attr("IFLA_IFNAME") async for message in await self._here.link("dump")}
+    def _dump(self, read: Callable[[socket.socket], T]) -> T:
+        """Read links over the blocking socket, in a thread."""
+        with self._lock:
+            return read(self._kernel)
 
     async def _index(self, device: str) -> int:
         with _translate_errors(f"link {device}"):
             return int((await self._here.link("get", ifname=device))[0]["index"])
-
-
-async def _links(kernel: AsyncIPRoute) -> dict[str, Link]:
-    addresses: dict[int, set[IPv4Interface]] = {}
-    async for message in await kernel.addr("dump", family=socket.AF_INET):
-        own = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
-        addresses.setdefault(message["index"], set()).add(IPv4Interface((own, message["prefixlen"])))
-    messages = {}
-    async for message in await kernel.link("dump"):
-        messages[message["index"]] = message
-    names = {index: message.get_attr("IFLA_IFNAME") for index, message in messages.items()}
-    return {
-        names[index]: Link(
-            name=names[index],
-            mtu=message.get_attr("IFLA_MTU"),
-            addresses=frozenset(addresses.get(index, set())),
-            alias=message.get_attr("IFLA_IFALIAS") or "",
-            master=names.get(message.get_attr("IFLA_MASTER"), ""),
-            up=bool(message["flags"] & _UP),
-        )
-        for index, message in messages.items()
-    }
 
 
 async def _limit(kernel: AsyncIPRoute, index: int, bits: int) -> None:
@@ -370,6 +353,11 @@ def _prepare_netns() -> tuple[socket.socket, socket.socket]:
     for scope in ("all", "default"):
         _disable_ipv6(scope)
     return _kernel_socket(), _control_socket()
+
+
+def _socket_and_links() -> tuple[socket.socket, dict[str, Link]]:
+    kernel = _kernel_socket()
+    return kernel, dump_links(kernel)
 
 
 def _kernel_socket() -> socket.socket:

@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import struct
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
-
-from pyroute2 import NetlinkError
+from ipaddress import IPv4Address, IPv4Interface
 
 _NEW_LINK, _DELETE_LINK, _NEW_ADDRESS, _NEW_ROUTE = 16, 17, 20, 24  # RTM_*
 _REQUEST, _ACKNOWLEDGE, _REPLACE, _EXCLUSIVE, _CREATE = 1, 4, 0x100, 0x200, 0x400  # NLM_F_*
@@ -22,10 +20,12 @@ _ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, lengths, TOS, table, prot
 _NUMBER = struct.Struct("=I")
 _MAC, _IFNAME, _MTU, _LINKINFO, _ALIAS, _NETNS_FD = 1, 3, 4, 18, 20, 28  # IFLA_*
 _KIND, _DATA, _VETH_PEER = 1, 2, 1  # IFLA_INFO_*, VETH_INFO_PEER
-_ANY_ADDRESS, _LOCAL_ADDRESS = 1, 2  # IFA_*
-_TO, _DEVICE, _GATEWAY = 1, 4, 5  # RTA_*
+_ANY_ADDRESS, _LOCAL_ADDRESS, _FLAGS = 1, 2, 8  # IFA_*
+_NO_PREFIX_ROUTE = 0x200  # IFA_F_NOPREFIXROUTE
+_DEVICE, _GATEWAY = 4, 5  # RTA_*
 _MAIN_TABLE, _STATIC, _UNICAST = 254, 4, 1  # RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST
-_UNIVERSE, _LINK_SCOPE = 0, 253  # RT_SCOPE_*
+_UNIVERSE = 0  # RT_SCOPE_UNIVERSE
+_ON_LINK = 4  # RTNH_F_ONLINK: the gateway needs no route of its own
 _UP, _PROMISCUOUS = 1, 0x100  # IFF_*
 _BUFFER_BYTES = 1 << 15
 
@@ -64,25 +64,20 @@ def delete_link(device: str) -> Request:
 
 
 def add_address(index: int, address: IPv4Interface) -> Request:
-    """Give a link an address."""
+    """Give a link an address, without a route to its network."""
     body = _ADDRESS.pack(socket.AF_INET, address.network.prefixlen, 0, _UNIVERSE, index)
     body += _attribute(_LOCAL_ADDRESS, address.ip.packed) + _attribute(_ANY_ADDRESS, address.ip.packed)
-    return _NEW_ADDRESS, _CREATE | _EXCLUSIVE, body
+    return _NEW_ADDRESS, _CREATE | _EXCLUSIVE, body + _number(_FLAGS, _NO_PREFIX_ROUTE)
 
 
 def put_default_route(index: int, gateway: IPv4Address) -> Request:
-    """Set the default route."""
-    return _NEW_ROUTE, _CREATE | _REPLACE, _route(0, _UNIVERSE, index) + _attribute(_GATEWAY, gateway.packed)
-
-
-def put_link_route(index: int, network: IPv4Network) -> Request:
-    """Set the route to a network whose addresses are all on the link."""
-    body = _route(network.prefixlen, _LINK_SCOPE, index) + _attribute(_TO, network.network_address.packed)
-    return _NEW_ROUTE, _CREATE | _REPLACE, body
+    """Set the default route, to a gateway on the link."""
+    body = _ROUTE.pack(socket.AF_INET, 0, 0, 0, _MAIN_TABLE, _STATIC, _UNIVERSE, _UNICAST, _ON_LINK)
+    return _NEW_ROUTE, _CREATE | _REPLACE, body + _number(_DEVICE, index) + _attribute(_GATEWAY, gateway.packed)
 
 
 def send(kernel: socket.socket, *requests: Request) -> None:
-    """Send requests at once, over a blocking socket. Raises NetlinkError with the first error.
+    """Send requests at once, over a blocking socket. Raises OSError with the first error.
 
     The kernel carries them out in order, and those after one that failed as well.
     """
@@ -101,12 +96,7 @@ def send(kernel: socket.socket, *requests: Request) -> None:
                 code, answered = code or -result, answered + 1
             data = data[(length + 3) & ~3 :]
     if code:
-        raise NetlinkError(code, os.strerror(code))
-
-
-def _route(prefixlen: int, scope: int, index: int) -> bytes:
-    head = _ROUTE.pack(socket.AF_INET, prefixlen, 0, 0, _MAIN_TABLE, _STATIC, scope, _UNICAST, 0)
-    return head + _number(_DEVICE, index)
+        raise OSError(code, os.strerror(code))
 
 
 def _name(name: str) -> bytes:

@@ -200,6 +200,7 @@ class ConntrackEntry:
 class VethPair:
     """A veth pair to create: `device` on the node, `ifname` inside `netns` with its address and routes.
 
+    All routes lead to the gateway's MAC, so a pod has one neighbour, however many others it talks to.
     `tx_checksum_offload` is False if the datapath needs checksums that the sender has filled in. `egress_bandwidth`
     limits what the pod sends, in bits per second; 0 means no limit.
     """
@@ -210,7 +211,6 @@ class VethPair:
     mac: str
     address: IPv4Interface
     gateway: IPv4Address
-    networks: tuple[IPv4Network, ...]
     mtu: int
     tx_checksum_offload: bool
     egress_bandwidth: int = 0

@@ -10,9 +10,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network
 from itertools import pairwise
+
+from msgspec import Struct
 
 ETH_IPV4 = 0x0800
 ETH_ARP = 0x0806
@@ -21,8 +22,7 @@ CT_BITS = {"new": 1, "est": 2, "rel": 4, "rpl": 8, "inv": 16, "trk": 32, "snat":
 """Bits of ct_state, with the names of ovs-fields(7)."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Field:
+class Field(Struct, frozen=True, gc=False, order=True):
     """A field of a packet or of its metadata, with its name in Open vSwitch; `bits` is its width.
 
     `rank` orders the fields of a match. A prerequisite comes before the fields that need it; apart from that, the order
@@ -50,32 +50,33 @@ REG2 = Field(3, "reg2", 32)
 REG3 = Field(4, "reg3", 32)
 REG4 = Field(5, "reg4", 32)
 REG5 = Field(6, "reg5", 32)
-TUN_ID = Field(7, "tun_id", 64)
-TUN_SRC = Field(8, "tun_src", 32)
-TUN_DST = Field(9, "tun_dst", 32)
-IN_PORT = Field(10, "in_port", 32)
-VLAN_TCI = Field(11, "vlan_tci", 16)
-ETH_SRC = Field(12, "eth_src", 48)
-ETH_DST = Field(13, "eth_dst", 48)
-IP_SRC = Field(14, "nw_src", 32)
-IP_DST = Field(15, "nw_dst", 32)
-IP_PROTO = Field(16, "nw_proto", 8)
-IP_FRAG = Field(17, "nw_frag", 8)
-ICMP_TYPE = Field(18, "icmp_type", 8)
-TCP_SRC = Field(19, "tcp_src", 16)
-TCP_DST = Field(20, "tcp_dst", 16)
-UDP_SRC = Field(21, "udp_src", 16)
-UDP_DST = Field(22, "udp_dst", 16)
-SCTP_SRC = Field(23, "sctp_src", 16)
-SCTP_DST = Field(24, "sctp_dst", 16)
-CT_STATE = Field(25, "ct_state", 32)
-CT_PROTO = Field(26, "ct_nw_proto", 8)
-CT_TP_DST = Field(27, "ct_tp_dst", 16)
-ARP_SPA = Field(28, "arp_spa", 32)
-ARP_TPA = Field(29, "arp_tpa", 32)
-ARP_OP = Field(30, "arp_op", 16)
-ARP_SHA = Field(31, "arp_sha", 48)
-ARP_THA = Field(32, "arp_tha", 48)
+REG6 = Field(7, "reg6", 32)
+TUN_ID = Field(8, "tun_id", 64)
+TUN_SRC = Field(9, "tun_src", 32)
+TUN_DST = Field(10, "tun_dst", 32)
+IN_PORT = Field(11, "in_port", 32)
+VLAN_TCI = Field(12, "vlan_tci", 16)
+ETH_SRC = Field(13, "eth_src", 48)
+ETH_DST = Field(14, "eth_dst", 48)
+IP_SRC = Field(15, "nw_src", 32)
+IP_DST = Field(16, "nw_dst", 32)
+IP_PROTO = Field(17, "nw_proto", 8)
+IP_FRAG = Field(18, "nw_frag", 8)
+ICMP_TYPE = Field(19, "icmp_type", 8)
+TCP_SRC = Field(20, "tcp_src", 16)
+TCP_DST = Field(21, "tcp_dst", 16)
+UDP_SRC = Field(22, "udp_src", 16)
+UDP_DST = Field(23, "udp_dst", 16)
+SCTP_SRC = Field(24, "sctp_src", 16)
+SCTP_DST = Field(25, "sctp_dst", 16)
+CT_STATE = Field(26, "ct_state", 32)
+CT_PROTO = Field(27, "ct_nw_proto", 8)
+CT_TP_DST = Field(28, "ct_tp_dst", 16)
+ARP_SPA = Field(29, "arp_spa", 32)
+ARP_TPA = Field(30, "arp_tpa", 32)
+ARP_OP = Field(31, "arp_op", 16)
+ARP_SHA = Field(32, "arp_sha", 48)
+ARP_THA = Field(33, "arp_tha", 48)
 
 _UDP = 17
 _ICMP = 1
@@ -83,7 +84,7 @@ _DST_PORTS = {6: TCP_DST, _UDP: UDP_DST, 132: SCTP_DST}
 _SRC_PORTS = {6: TCP_SRC, _UDP: UDP_SRC, 132: SCTP_SRC}
 _ETHERNET = frozenset({ETH_SRC, ETH_DST, ARP_SHA, ARP_THA})
 _IPV4 = frozenset({IP_SRC, IP_DST, ARP_SPA, ARP_TPA, TUN_SRC, TUN_DST})
-_HEX = frozenset({TUN_ID, REG0, REG1, REG2, REG3, REG4, REG5, ETH_TYPE, VLAN_TCI, CT_STATE, IP_FRAG})
+_HEX = frozenset({TUN_ID, REG0, REG1, REG2, REG3, REG4, REG5, REG6, ETH_TYPE, VLAN_TCI, CT_STATE, IP_FRAG})
 
 
 _NEEDS_PROTOCOL = frozenset(
@@ -115,8 +116,7 @@ def _state_text(value: int, mask: int) -> str:
     return "".join(f"{'+' if value & bit else '-'}{name}" for name, bit in CT_BITS.items() if mask & bit)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class FieldMatch:
+class FieldMatch(Struct, frozen=True, gc=False, order=True):
     """A match on packets whose field has `value` in the bits of `mask`. Bits outside the mask are zero in the value."""
 
     field: Field
@@ -124,7 +124,7 @@ class FieldMatch:
     mask: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.mask <= self.field.all_ones or self.value & ~self.mask:
+        if not 0 < self.mask < 1 << self.field.bits or self.value & ~self.mask:
             raise ValueError(f"{self.field.name}={self.value:#x}/{self.mask:#x} does not fit {self.field.bits} bits")
 
     def __str__(self) -> str:
@@ -138,14 +138,15 @@ class FieldMatch:
         return f"{text}/{value_text(self.field, self.mask)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True, gc=False):
     """A match on packets that all of `fields` match; without fields, on all packets."""
 
     fields: tuple[FieldMatch, ...] = ()
 
     def __and__(self, other: Match) -> Match:
         """Match packets that both match. Raises ValueError if they have different values of a field."""
+        if self.fields and other.fields and _rank(self.fields[-1]) < _rank(other.fields[0]):
+            return Match(self.fields + other.fields)
         fields = tuple(sorted(self.fields + other.fields, key=_rank))
         has_repeated_fields = False
         for first, second in pairwise(fields):
@@ -204,9 +205,12 @@ def _network(field: Field, network: IPv4Address | IPv4Network | None) -> Iterabl
         yield FieldMatch(field, int(network.network_address), int(network.netmask))
 
 
+_IS_IPV4 = FieldMatch(ETH_TYPE, ETH_IPV4, ETH_TYPE.all_ones)
+
+
 def ip(src: IPv4Address | IPv4Network | None = None, dst: IPv4Address | IPv4Network | None = None) -> Match:
     """Match IPv4 packets from `src` to `dst`; None is any address."""
-    return Match((FieldMatch(ETH_TYPE, ETH_IPV4, ETH_TYPE.all_ones), *_network(IP_SRC, src), *_network(IP_DST, dst)))
+    return Match((_IS_IPV4, *_network(IP_SRC, src), *_network(IP_DST, dst)))
 
 
 def dst_port(protocol: int, port: int) -> Match:
@@ -253,14 +257,18 @@ def from_port(protocol: int, port: int) -> tuple[Match, ...]:
 
 
 def icmp(
-    icmp_type: int, src: IPv4Address | IPv4Network | None = None, dst: IPv4Address | IPv4Network | None = None
+    icmp_type: int | None = None,
+    src: IPv4Address | IPv4Network | None = None,
+    dst: IPv4Address | IPv4Network | None = None,
 ) -> Match:
-    """Match ICMP messages of this type from `src` to `dst`; None is any address.
+    """Match ICMP messages of this type from `src` to `dst`; None is any type or address.
 
     Open vSwitch sees type 0 (echo reply) in all fragments, whatever their type is.
     """
-    fields = (FieldMatch(IP_PROTO, _ICMP, IP_PROTO.all_ones), FieldMatch(ICMP_TYPE, icmp_type, ICMP_TYPE.all_ones))
-    return ip(src, dst) & Match(fields)
+    fields = [FieldMatch(IP_PROTO, _ICMP, IP_PROTO.all_ones)]
+    if icmp_type is not None:
+        fields.append(FieldMatch(ICMP_TYPE, icmp_type, ICMP_TYPE.all_ones))
+    return ip(src, dst) & Match(tuple(fields))
 
 
 def arp(

@@ -96,9 +96,9 @@ OWNERS = {flow: owner for owner, flows in _listed_flows() for flow in flows}
 
 INTRODUCTION = """\
 A packet enters at table CLASSIFIER and moves only forward. A packet that matches no flow of a table is dropped, except
-in SESSION_AFFINITY, from which it returns to the table that looked it up. With the flat network (ovs-subnet) the flows
-come from the same functions, and every pod has VNID 0. Gaps in the numbers are for later features: 11 for IPv6 neighbor
-discovery, 30 and 60 for network policies, 80 and 81 for packets that leave the cluster.
+in SESSION_AFFINITY and USED_ENDPOINTS, from which it returns to the table that looked it up. With the flat network
+(ovs-subnet) the flows come from the same functions, and every pod has VNID 0. Gaps in the numbers are for later
+features: 11 for IPv6 neighbor discovery, 30 and 60 for network policies, 80 and 81 for packets that leave the cluster.
 """
 
 SCENARIO = """\
@@ -115,35 +115,37 @@ Behind each flow are its owner, the function that returns it and, for a flow tha
 
 PATHS = """\
 * **Pod to pod on one node**: CLASSIFIER (sender checked, VNID recorded) → SERVICE_CONNTRACK (no service) →
-  L3_FORWARDING (own subnet) → SERVICE_UNDNAT (no reply of a service) → POD_OUTPUT (VNIDs compared) → the pod's port.
+  L3_FORWARDING (own subnet) → ENDPOINT_LOOKUP (no endpoint of a service) → SERVICE_UNDNAT → POD_OUTPUT (VNIDs
+  compared) → the pod's port.
 * **Pod to pod on another node**: CLASSIFIER → SERVICE_CONNTRACK → L3_FORWARDING (the peer's subnet: the VNID becomes
   the tunnel key) → vxlan0. On the other node: CLASSIFIER (tunnel address and subnet of the peer checked, key recorded)
-  → SERVICE_UNDNAT → POD_OUTPUT → the pod's port.
+  → ENDPOINT_LOOKUP → SERVICE_UNDNAT → POD_OUTPUT → the pod's port.
 * **Pod to a service**: CLASSIFIER → SERVICE_CONNTRACK (connection tracking, zone 1) → SERVICE_LB (frontend and VNID)
   → DNAT to an endpoint → L3_FORWARDING, and on as from pod to pod. Without session affinity, a single endpoint gets
   its DNAT in SERVICE_LB; with several endpoints, DNAT is applied by a bucket of a group (TCP, SCTP) or in
   ENDPOINT_DNAT (UDP). With session affinity: SERVICE_LB → SESSION_AFFINITY (looked up) → AFFINITY_CHECK, and
   ENDPOINT_DNAT if no endpoint is remembered. The packet keeps the client's address and VNID. Further packets of the
   connection have the endpoint's address when they reach SERVICE_LB. The reply comes to the client's node like any
-  packet, and SERVICE_UNDNAT restores the service's address.
+  packet. ENDPOINT_LOOKUP knows the endpoint's address, SERVICE_UNDNAT its port, and connection tracking restores the
+  service's address.
 * **Pod to a service with itself as the endpoint** (hairpin): L3_FORWARDING translates the source address (zone 2) →
-  POD_OUTPUT → back to the pod. The reply: SERVICE_CONNTRACK (zone 2) → SERVICE_UNDNAT (zone 1) → POD_OUTPUT → back to
-  the pod.
+  POD_OUTPUT → back to the pod. The reply: SERVICE_CONNTRACK (zone 2) → ENDPOINT_LOOKUP → SERVICE_UNDNAT (zone 1) →
+  POD_OUTPUT → back to the pod.
 * **Pod to a service without endpoints**: SERVICE_LB → tun0. The node rejects the packet; the TCP
   reset or ICMP error comes from the service's address.
 * **Pod to an external address**: CLASSIFIER → SERVICE_CONNTRACK → L3_FORWARDING → EXTERNAL_OUTPUT → tun0. The node
-  masquerades the packet. The reply enters at tun0 from an address outside of the cluster: CLASSIFIER → SERVICE_UNDNAT
-  → POD_OUTPUT.
+  masquerades the packet. The reply enters at tun0 from an address outside of the cluster: CLASSIFIER →
+  ENDPOINT_LOOKUP → SERVICE_UNDNAT → POD_OUTPUT.
 * **Pod to the address of a node**: as to an external address. EXTERNAL_OUTPUT changes the source MAC of packets to an
   endpoint of a service and, if projects are isolated, of packets of VNID 0. The firewall of the pod's node lets them
   pass, and otherwise only DNS, ICMP echo and the ports of `podToNodePorts`.
 * **Pod to the gateway address** (for example DNS, NTP): CLASSIFIER → SERVICE_CONNTRACK → L3_FORWARDING → POD_OUTPUT →
   tun0. The reply comes as from node to pod.
-* **Node to pod**: tun0, from the gateway address, VNID 0: CLASSIFIER → L3_FORWARDING → SERVICE_UNDNAT → POD_OUTPUT. To
-  a pod of another node: L3_FORWARDING → vxlan0.
+* **Node to pod**: tun0, from the gateway address, VNID 0: CLASSIFIER → L3_FORWARDING → ENDPOINT_LOOKUP →
+  SERVICE_UNDNAT → POD_OUTPUT. To a pod of another node: L3_FORWARDING → vxlan0.
 * **Multicast of a pod** (if enabled): CLASSIFIER → SERVICE_CONNTRACK → L3_FORWARDING → MULTICAST_TUNNEL (a copy to
-  every peer) → POD_OUTPUT (to the pods with the same VNID on this node). On a peer: CLASSIFIER → SERVICE_UNDNAT →
-  POD_OUTPUT.
+  every peer) → POD_OUTPUT (to the pods with the same VNID on this node). On a peer: CLASSIFIER → ENDPOINT_LOOKUP →
+  SERVICE_UNDNAT → POD_OUTPUT.
 * **Container outside of any pod** (`dockerProject`): lbr0 → vlinuxbr → vovsbr, then like a pod: CLASSIFIER (address in
   Docker's part of the subnet, VNID of its project) → SERVICE_CONNTRACK. To it: POD_OUTPUT (VNIDs compared) → vovsbr.
 * **ARP request**: CLASSIFIER → ARP_RESPONDER, which sends the reply.

@@ -125,7 +125,7 @@ MISS_REASONS: dict[Table, DropReason] = {
     Table.POD_OUTPUT: DropReason.NO_POD,
 }
 """Reasons for which tables drop packets that match none of their flows. The other tables have a flow for all IPv4
-packets, except SESSION_AFFINITY, from which packets return."""
+packets, except SESSION_AFFINITY and USED_ENDPOINTS, from which packets return."""
 
 UNKNOWN = "unknown"
 """Label of drops by a flow whose cookie has no reason or owner of ours, such as a flow of an older daemon."""

@@ -9,7 +9,7 @@ from sdn.model.match import Match, ct_state, ip
 from sdn.pipeline.cookies import NODE_COOKIE, CookieCategory, category_of
 from sdn.pipeline.drops import DropReason, drop_cookie
 from sdn.pipeline.renumbering import PREVIOUS_ONLY_TABLES, PREVIOUS_TABLES, renumbered_flow, renumbered_group
-from sdn.pipeline.tables import Priority, Table
+from sdn.pipeline.tables import LEARNED_TABLES, Priority, Table
 
 
 def make_flow(
@@ -50,7 +50,7 @@ BRIDGE_LAYOUT = BridgeLayout(
     partition_of=partition_of,
     unknown_flows=Partition.NODE,
     groups=Partition.SERVICE,
-    learned_table=Table.SESSION_AFFINITY,
+    learned_tables=frozenset(map(int, LEARNED_TABLES)),
     previous_version_flow=Flow(13, int(Priority.TOP), ip() & ct_state("est"), (Goto(20),), NODE_COOKIE),
     renumbered_flow=renumbered_flow,
     renumbered_group=renumbered_group,

@@ -84,7 +84,7 @@ def gateway_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
             Priority.LOW,
             from_node & ip(dst=node.subnet),
             *set_source_vnid(GLOBAL_VNID),
-            Goto(Table.SERVICE_UNDNAT),
+            Goto(Table.ENDPOINT_LOOKUP),
         ),
         make_flow(
             Table.ARP_RESPONDER,
@@ -118,7 +118,7 @@ def l3_forwarding_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     leave the cluster. Broadcast and multicast are dropped as well. Flows to peers come from `peer_flows`.
     """
     flows = [
-        make_flow(Table.L3_FORWARDING, Priority.NORMAL, ip(dst=node.subnet), Goto(Table.SERVICE_UNDNAT)),
+        make_flow(Table.L3_FORWARDING, Priority.NORMAL, ip(dst=node.subnet), Goto(Table.ENDPOINT_LOOKUP)),
         make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=cluster.service_network), drop=DropReason.NO_SERVICE),
         make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=MULTICAST), drop=DropReason.MULTICAST_DISABLED),
         make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=BROADCAST), drop=DropReason.BROADCAST),
@@ -194,7 +194,7 @@ def peer_flows(peer: Peer) -> frozenset[Flow]:
                 Priority.NORMAL,
                 from_peer,
                 RegMove(TUN_ID, SRC_VNID, 32),
-                Goto(Table.SERVICE_UNDNAT),
+                Goto(Table.ENDPOINT_LOOKUP),
                 cookie=cookie,
             ),
             make_flow(Table.L3_FORWARDING, Priority.NORMAL, ip(dst=peer.subnet), *to_peer, cookie=cookie),

@@ -10,7 +10,7 @@ flows there send it on to the table of this version, so the packet is not lost.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from sdn.model.flow import Action, Bucket, Ct, Flow, Goto, Group, Learn, Resubmit
 from sdn.pipeline.tables import Table
@@ -22,10 +22,14 @@ PREVIOUS_TABLES: dict[int, Table] = {
     15: Table.AFFINITY_CHECK,
     16: Table.ENDPOINT_DNAT,
     20: Table.L3_FORWARDING,
-    29: Table.SERVICE_UNDNAT,
+    29: Table.ENDPOINT_LOOKUP,
     30: Table.POD_OUTPUT,
 }
-"""Tables of the previous version that its flows of services are in or lead to."""
+"""Tables of the previous version that its flows of services are in or lead to.
+
+Its table 29 decided by the port alone which packets may be replies. Its flows do the same in ENDPOINT_LOOKUP, until the
+service proxy replaces them.
+"""
 
 PREVIOUS_ONLY_TABLES = frozenset(PREVIOUS_TABLES) - {int(table) for table in Table}
 """Those that have no flows today. The previous version has no flow of a service in another table."""

@@ -7,7 +7,7 @@ shared flows that appear or are no longer needed.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from ipaddress import IPv4Address
@@ -33,11 +33,13 @@ from sdn.model.flow import (
 from sdn.model.match import (
     ETH_DST,
     ETH_SRC,
+    Match,
     ct_state,
     dst_port,
     field_equals,
     from_port,
     icmp,
+    in_port,
     ip,
     new_connection,
     new_connection_fragment,
@@ -50,7 +52,7 @@ from sdn.model.service_port import (
     ServicePortInfo,
     ServicePortName,
 )
-from sdn.pipeline.cookies import pod_cookie, service_cookie
+from sdn.pipeline.cookies import NODE_COOKIE, pod_cookie, service_cookie
 from sdn.pipeline.drops import DropReason
 from sdn.pipeline.flows import make_flow
 from sdn.pipeline.isolation import allowed_sources
@@ -62,14 +64,17 @@ from sdn.pipeline.tables import (
     ENDPOINT_INDEX,
     ENDPOINT_IP,
     ENDPOINT_PORT,
+    FROM_ENDPOINT,
     HAIRPIN_IP,
+    MAX_PORTS_WITH_SENDERS,
+    MAX_SENDERS,
     SERVICE_ID,
     SRC_VNID,
     Destination,
     Priority,
     Table,
 )
-from sdn.topology import GLOBAL_VNID, Cluster, Node, Peer, Pod, mac_of
+from sdn.topology import GATEWAY_OFPORT, GLOBAL_VNID, Cluster, Node, Peer, Pod, mac_of
 
 CT_SERVICE = Ct(CT_ZONE_SERVICE, Table.SERVICE_LB)
 """Looks up a packet to a service; in an established connection, it gets the address of its endpoint."""
@@ -77,11 +82,36 @@ CT_SERVICE = Ct(CT_ZONE_SERVICE, Table.SERVICE_LB)
 CT_SERVICE_REPLY = Ct(CT_ZONE_SERVICE, Table.POD_OUTPUT)
 """Restores the address of the service in the reply of an endpoint."""
 
+MAY_BE_REPLY: tuple[Action, ...] = (SetField(FROM_ENDPOINT, 1), Goto(Table.SERVICE_UNDNAT))
+"""Continues with a packet whose sender may be an endpoint of a service."""
+
 ICMP_ERRORS = (3, 11)
 """Destination unreachable, time exceeded (RFC 792)."""
 
 CT_NODE: tuple[Action, ...] = (SetField(DESTINATION, Destination.NODE), CT_SERVICE)
 """Looks up a packet to the address of a node, and marks it as one that a node port may accept."""
+
+USED_ENDPOINT_SECONDS = 10_800
+"""Seconds for which an endpoint stays in USED_ENDPOINTS after the last packet of its connections.
+
+TCP keepalive of Linux sends a packet after two hours.
+"""
+
+REMEMBER_ENDPOINT = Learn(
+    Table.USED_ENDPOINTS,
+    Priority.HIGH,
+    NODE_COOKIE,
+    USED_ENDPOINT_SECONDS,
+    None,
+    ((FROM_ENDPOINT, 1),),
+    of_destination=True,
+)
+"""Remembers the receiver of a packet that is part of a connection to a service.
+
+Its replies are found when it is no endpoint any more.
+"""
+
+FROM_AN_ENDPOINT = field_equals(FROM_ENDPOINT, 1)
 
 HAIRPIN_SNAT: tuple[Action, ...] = (
     SetField(DESTINATION, Destination.HAIRPIN),
@@ -98,8 +128,12 @@ def service_node_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     ports. If none matches, a packet to the service network is dropped, and so is one to a node port: the node's network
     stack would send it back into the bridge as its own, with VNID 0. All other packets continue in L3_FORWARDING.
 
-    Replies of endpoints have flows in SERVICE_UNDNAT: for ICMP errors here, otherwise by `reply_flows`. Packets without
-    a connection pass connection tracking unchanged.
+    Replies pass connection tracking only if two things hold, because a packet that is matched by its port or by the
+    state of its connection needs more entries in the datapath's cache. The sender is an endpoint (ENDPOINT_LOOKUP,
+    `sender_flows`), or was one when a connection to it began (USED_ENDPOINTS). And the packet comes from the port of an
+    endpoint (SERVICE_UNDNAT, `reply_flows`), or is an ICMP error. ICMP errors from tun0 pass in any case: a router on
+    the way to an endpoint outside of the cluster may send them. Packets without a connection pass connection tracking
+    unchanged.
 
     Packets that a pod sends to itself through a service (`hairpin_flows`) come back to it: POD_OUTPUT sends them out of
     the port from which they came, with the gateway's MAC. The pod's replies to HAIRPIN_IP pass zone 2, which restores
@@ -114,16 +148,24 @@ def service_node_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
             Priority.HIGH,
             ip(dst=HAIRPIN_IP),
             SetField(DESTINATION, Destination.HAIRPIN),
-            Ct(CT_ZONE_HAIRPIN, Table.SERVICE_UNDNAT),
+            Ct(CT_ZONE_HAIRPIN, Table.ENDPOINT_LOOKUP),
         ),
         make_flow(Table.SERVICE_CONNTRACK, Priority.MISS, ip(), Goto(Table.L3_FORWARDING)),
-        make_flow(Table.SERVICE_LB, Priority.TOP, ip() & ct_state("est"), Goto(Table.L3_FORWARDING)),
+        make_flow(Table.SERVICE_LB, Priority.TOP, ip() & ct_state("est"), REMEMBER_ENDPOINT, Goto(Table.L3_FORWARDING)),
         make_flow(Table.SERVICE_LB, Priority.TOP, ip() & ct_state("rel"), Goto(Table.L3_FORWARDING)),
         make_flow(Table.SERVICE_LB, Priority.LOW, ip(dst=cluster.service_network), drop=DropReason.NO_SERVICE),
         make_flow(Table.SERVICE_LB, Priority.MISS, ip(), Goto(Table.L3_FORWARDING)),
+        make_flow(Table.ENDPOINT_LOOKUP, Priority.TOP, in_port(GATEWAY_OFPORT) & icmp(), *MAY_BE_REPLY),
+        make_flow(
+            Table.ENDPOINT_LOOKUP,
+            Priority.MISS,
+            ip(),
+            Resubmit(Table.USED_ENDPOINTS),
+            Goto(Table.SERVICE_UNDNAT),
+        ),
         make_flow(Table.SERVICE_UNDNAT, Priority.MISS, ip(), Goto(Table.POD_OUTPUT)),
         *(
-            make_flow(Table.SERVICE_UNDNAT, Priority.HIGH, icmp(icmp_type), CT_SERVICE_REPLY)
+            make_flow(Table.SERVICE_UNDNAT, Priority.HIGH, FROM_AN_ENDPOINT & icmp(icmp_type), CT_SERVICE_REPLY)
             for icmp_type in ICMP_ERRORS
         ),
         make_flow(Table.POD_OUTPUT, Priority.TOP, ip() & field_equals(DESTINATION, Destination.HAIRPIN), *send_back),
@@ -163,6 +205,8 @@ def peer_node_port_flows(peer: Peer) -> frozenset[Flow]:
     return frozenset({make_flow(Table.SERVICE_CONNTRACK, Priority.HIGH, ip(dst=peer.address), *CT_NODE)})
 
 
+SERVICE_COOKIE = service_cookie()
+
 GROUP_HASH_SLOTS = 64
 """The number of hash values that Open vSwitch distributes over the buckets of a group, at most."""
 
@@ -190,12 +234,18 @@ class ServiceFlows:
         self._owners: dict[int, tuple[ServicePortName, bool]] = {}
         self._group_ids: dict[tuple[ServicePortName, bool], int] = {}
         self._shared: Counter[Flow] = Counter()
+        self._ports_by_vnid: defaultdict[int, dict[ServicePortName, ServicePortInfo]] = defaultdict(dict)
+        self._senders: dict[int, frozenset[IPv4Address | None]] = {}
 
     def sync(self, ports: Iterable[ServicePortInfo]) -> FlowSet:
         """Replace all service ports. Return their flows and groups."""
         self._flow_sets, self._owners, self._group_ids, self._shared = {}, {}, {}, Counter()
+        self._ports_by_vnid.clear()
         for port in sorted(ports, key=lambda port: port.key):
             self._add(port)
+        self._senders = {vnid: self._senders_of(vnid) for vnid in self._ports_by_vnid}
+        for vnid, senders in self._senders.items():
+            self._shared.update(_sender_flows(vnid, senders))
         return self.all()
 
     def update(self, change: ServicePortChange) -> tuple[FlowSet, FlowSet]:
@@ -209,13 +259,30 @@ class ServiceFlows:
             self._remove(port, keep_group_ids=port.key in added_keys)
         for port in change.added:
             self._add(port)
+        closed, opened = self._update_senders({port.vnid for port in ports})
         new = _union(self._flow_sets.get(port.key, FlowSet()) for port in ports)
-        old_flows = old.flows | old_shared
-        new_flows = new.flows | {flow for flow in shared if self._shared[flow]}
+        old_flows = old.flows | old_shared | closed
+        new_flows = new.flows | {flow for flow in shared if self._shared[flow]} | opened
         return (
             FlowSet(old_flows - new_flows, old.groups - new.groups),
             FlowSet(new_flows - old_flows, new.groups - old.groups),
         )
+
+    def _update_senders(self, vnids: Iterable[int]) -> tuple[frozenset[Flow], frozenset[Flow]]:
+        """Find the endpoints of these VNIDs anew. Return the flows that are removed, and those that are added."""
+        closed, opened = Counter[Flow](), Counter[Flow]()
+        for vnid in vnids:
+            before, after = self._senders.pop(vnid, frozenset()), self._senders_of(vnid)
+            if after:
+                self._senders[vnid] = after
+            closed.update(_sender_flows(vnid, before - after))
+            opened.update(_sender_flows(vnid, after - before))
+        changed = closed.keys() | opened.keys()
+        present = {flow for flow in changed if self._shared[flow]}
+        self._shared.subtract(closed)
+        self._shared.update(opened)
+        present_now = {flow for flow in changed if self._shared[flow]}
+        return frozenset(present - present_now), frozenset(present_now - present)
 
     def all(self) -> FlowSet:
         """Return the flows and groups of all service ports."""
@@ -228,11 +295,13 @@ class ServiceFlows:
             cluster = self._group_id(port.key, is_internal=False)
         self._flow_sets[port.key] = service_port_flows(port, self._node, self._mode, GroupIds(internal, cluster))
         self._shared.update(self._shared_flows(port))
+        self._ports_by_vnid[port.vnid][port.key] = port
 
     def _remove(self, port: ServicePortInfo, *, keep_group_ids: bool) -> None:
         if self._flow_sets.pop(port.key, None) is None:
             return
         self._shared.subtract(self._shared_flows(port))
+        del self._ports_by_vnid[port.vnid][port.key]
         for owner in () if keep_group_ids else ((port.key, True), (port.key, False)):
             self._owners.pop(self._group_ids.pop(owner, -1), None)
 
@@ -247,6 +316,19 @@ class ServiceFlows:
             for number in {endpoint.port for endpoint in endpoints} | port.draining_ports:
                 flows |= reply_flows(port.key.protocol, number)
         return frozenset(flows)
+
+    def _senders_of(self, vnid: int) -> frozenset[IPv4Address | None]:
+        """Return the addresses of the endpoints of a VNID's services, or None for all senders if there are too many."""
+        if self._mode is ProxyMode.USERSPACE:
+            return frozenset()
+        ports = self._ports_by_vnid[vnid]
+        addresses: set[IPv4Address | None] = set()
+        for port in ports.values():
+            for endpoints in (port.internal_endpoints, port.cluster_endpoints):
+                addresses.update([endpoint.address for endpoint in endpoints])
+            if len(addresses) > MAX_SENDERS or len(ports) > MAX_PORTS_WITH_SENDERS:
+                return frozenset({None})
+        return frozenset(addresses)
 
     def _group_id(self, key: ServicePortName, *, is_internal: bool) -> int:
         """Return the group id of a service port: a hash of its name, unless another one has the same hash."""
@@ -284,11 +366,40 @@ def host_endpoint_flow(node: Node, vnid: int, protocol: Protocol, endpoint: Endp
     return make_flow(Table.EXTERNAL_OUTPUT, priority, match, *actions, cookie=service_cookie())
 
 
+def _sender_flows(vnid: int, senders: Iterable[IPv4Address | None]) -> Iterator[Flow]:
+    """Return the flows that find packets of endpoints by their addresses; None stands for all senders of the VNID.
+
+    Services of other VNIDs may have the same endpoints, and then share these flows.
+    """
+    for address in senders:
+        if address is None:
+            yield from any_sender_flows(vnid)
+        else:
+            yield make_flow(Table.ENDPOINT_LOOKUP, Priority.HIGH, ip(src=address), *MAY_BE_REPLY, cookie=SERVICE_COOKIE)
+
+
+@lru_cache(maxsize=4096)
+def any_sender_flows(vnid: int) -> frozenset[Flow]:
+    """Return the flows that find packets of all endpoints of a VNID's services, whatever their addresses are.
+
+    Endpoints are pods of the VNID, or outside of the cluster network, from where packets come through tun0.
+    """
+    matches = {Priority.NORMAL: ip() & field_equals(SRC_VNID, vnid)}
+    if vnid != GLOBAL_VNID:
+        matches[Priority.LOW] = in_port(GATEWAY_OFPORT) & ip()
+    return frozenset(
+        make_flow(Table.ENDPOINT_LOOKUP, priority, match, *MAY_BE_REPLY, cookie=service_cookie())
+        for priority, match in matches.items()
+    )
+
+
 @lru_cache(maxsize=4096)
 def reply_flows(protocol: Protocol, port: int) -> frozenset[Flow]:
     """Return the flows that send possible replies, from a port of endpoints, through connection tracking."""
     return frozenset(
-        make_flow(Table.SERVICE_UNDNAT, Priority.HIGH, match, CT_SERVICE_REPLY, cookie=service_cookie())
+        make_flow(
+            Table.SERVICE_UNDNAT, Priority.HIGH, FROM_AN_ENDPOINT & match, CT_SERVICE_REPLY, cookie=service_cookie()
+        )
         for match in from_port(protocol, port)
     )
 
@@ -368,7 +479,7 @@ def _session_affinity_flows(
     service = ip() & field_equals(SERVICE_ID, group_id)
     select = (Multipath(len(endpoints), ENDPOINT_INDEX), Goto(Table.ENDPOINT_DNAT))
     yield make_flow(Table.AFFINITY_CHECK, Priority.MISS, service, *select, cookie=cookie)
-    for index, endpoint in enumerate(sorted(endpoints)):
+    for index, endpoint in enumerate(_in_order(endpoints)):
         address = int(endpoint.address)
         remembered = field_equals(ENDPOINT_IP, address) & field_equals(ENDPOINT_PORT, endpoint.port)
         yield make_flow(Table.AFFINITY_CHECK, Priority.HIGH, service & remembered, _dnat_to(endpoint), cookie=cookie)
@@ -386,9 +497,20 @@ def _session_affinity_flows(
 
 def _endpoint_flows(group_id: int, endpoints: tuple[EndpointInfo, ...], cookie: int) -> Iterator[Flow]:
     """Apply DNAT to the endpoint whose index was selected."""
-    for index, endpoint in enumerate(sorted(endpoints)):
-        selected = ip() & field_equals(SERVICE_ID, group_id) & field_equals(ENDPOINT_INDEX, index)
+    service = ip() & field_equals(SERVICE_ID, group_id)
+    for index, endpoint in enumerate(_in_order(endpoints)):
+        selected = service & _has_endpoint_index(index)
         yield make_flow(Table.ENDPOINT_DNAT, Priority.HIGH, selected, _dnat_to(endpoint), cookie=cookie)
+
+
+@lru_cache(maxsize=4096)
+def _has_endpoint_index(index: int) -> Match:
+    return field_equals(ENDPOINT_INDEX, index)
+
+
+def _in_order(endpoints: tuple[EndpointInfo, ...]) -> list[EndpointInfo]:
+    """Return endpoints by address and port. To compare the addresses themselves takes ten times as long."""
+    return sorted(endpoints, key=lambda endpoint: (int(endpoint.address), endpoint.port))
 
 
 def _group(group_id: int, endpoints: tuple[EndpointInfo, ...]) -> Group:
@@ -396,7 +518,7 @@ def _group(group_id: int, endpoints: tuple[EndpointInfo, ...]) -> Group:
 
     The additional bucket of weight 1 makes Open vSwitch use as many hash values as it can.
     """
-    ordered = sorted(endpoints)
+    ordered = _in_order(endpoints)
     weight = max(1, (GROUP_HASH_SLOTS - 1) // len(ordered))
     buckets = [Bucket(weight, (_dnat_to(endpoint),)) for endpoint in ordered]
     return Group(group_id, (*buckets, Bucket(1, buckets[0].actions)))

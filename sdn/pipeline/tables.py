@@ -10,7 +10,7 @@ from enum import IntEnum
 from ipaddress import IPv4Address
 
 from sdn.model.host import DOCKER_PORT_NAME, GATEWAY_PORT_NAME, VXLAN_PORT_NAME
-from sdn.model.match import REG0, REG1, REG2, REG3, REG4, REG5
+from sdn.model.match import REG0, REG1, REG2, REG3, REG4, REG5, REG6
 from sdn.topology import DOCKER_OFPORT, DOCKER_OFPORT_FLAT, GATEWAY_OFPORT, VXLAN_OFPORT
 
 SRC_VNID = REG0
@@ -20,8 +20,13 @@ SERVICE_ID, ENDPOINT_IP, ENDPOINT_PORT = REG3, REG4, REG5
 ENDPOINT_INDEX = ENDPOINT_IP
 """The same register: a selected endpoint has an index in ENDPOINT_DNAT, a remembered one has its address."""
 
+FROM_ENDPOINT = REG6
+
 CT_ZONE_SERVICE, CT_ZONE_HAIRPIN = 1, 2
 """Conntrack zones: of connections to services, and of connections of pods to themselves through a service."""
+
+MAX_SENDERS, MAX_PORTS_WITH_SENDERS = 64, 1000
+"""The most endpoint addresses and service ports of one VNID for which ENDPOINT_LOOKUP has a flow for each address."""
 
 HAIRPIN_IP = IPv4Address("169.254.0.252")
 """The source address of connections of pods to themselves through a service (link-local, RFC 3927)."""
@@ -56,10 +61,15 @@ class Table(IntEnum):
     ENDPOINT_DNAT = 24
     L3_FORWARDING = 40
     MULTICAST_TUNNEL = 41
-    SERVICE_UNDNAT = 50
+    ENDPOINT_LOOKUP = 50
+    USED_ENDPOINTS = 51
+    SERVICE_UNDNAT = 52
     POD_OUTPUT = 70
     EXTERNAL_OUTPUT = 90
 
+
+LEARNED_TABLES = frozenset({Table.SESSION_AFFINITY, Table.USED_ENDPOINTS})
+"""Tables whose flows the switch itself adds and lets expire. Packets return from them to the table before."""
 
 MULTICAST_TUNNEL_TABLES = 8
 """Number of tables, from MULTICAST_TUNNEL on, for multicast to peers."""
@@ -83,8 +93,12 @@ TABLES: dict[Table, str] = {
     Table.L3_FORWARDING: "Selects the next hop: this node, a peer through its tunnel, or an external address.",
     Table.MULTICAST_TUNNEL: "Sends multicast of projects that have it enabled to every peer. A flow has at most 1,500 "
     "peers, so that it fits into a message; further peers are in the following tables, up to 48: 12,000 peers in all.",
-    Table.SERVICE_UNDNAT: "Restores the service's address in replies of endpoints, by connection tracking. Other "
-    "packets continue at once.",
+    Table.ENDPOINT_LOOKUP: "Finds packets whose sender may be an endpoint of a service, by its address. If a VNID has "
+    f"more than {MAX_SENDERS} endpoints, each of its senders may be one. Nothing here depends on ports or connections.",
+    Table.USED_ENDPOINTS: "Finds senders that were endpoints when a connection of this node's pods began. The switch "
+    "itself adds these flows, from SERVICE_LB, and lets them expire.",
+    Table.SERVICE_UNDNAT: "Restores the service's address in replies, by connection tracking (zone 1): in packets that "
+    "an endpoint sends from the port of an endpoint, and in ICMP errors. Other packets continue at once.",
     Table.POD_OUTPUT: "Decides whether a pod may receive the packet. A pod receives from its own VNID and from VNID 0; "
     "a pod of VNID 0 receives from all.",
     Table.EXTERNAL_OUTPUT: "Sends packets that leave the cluster network to the node's network stack, which "
@@ -102,6 +116,7 @@ REGISTERS: dict[str, str] = {
     ENDPOINT_IP.name: "address of the remembered endpoint (AFFINITY_CHECK), or index of the selected one "
     "(ENDPOINT_DNAT)",
     ENDPOINT_PORT.name: "port of the remembered endpoint",
+    FROM_ENDPOINT.name: "1: the packet may be a reply of an endpoint of a service",
 }
 
 PORTS: dict[int, str] = {

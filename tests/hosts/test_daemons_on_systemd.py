@@ -56,6 +56,34 @@ def test_journal_knows_daemon_and_priority_of_a_line(site: Site) -> None:
     assert "level=info" not in node.run(*journal[:-2], "-t", "podlane-sdn", "-p", "warning", check=False)
 
 
+@pytest.mark.parametrize("daemon", ["master", "sdn", "node-agent"])
+def test_reload_takes_a_log_level_and_refuses_a_wrong_configuration(site: Site, daemon: str) -> None:
+    """In the sandbox of the unit, which judges the configuration first."""
+    host = site.master if daemon == "master" else site.nodes["node-1"]
+    unit, file = f"podlane-{daemon}", host.path(f"etc/podlane/{daemon}.yaml")
+    before, process = file.read_text(), host.main_pid(unit)
+
+    def log() -> str:
+        return host.run("journalctl", "--no-pager", "-o", "cat", "-t", unit)
+
+    try:
+        file.write_text(f"{before}\nlogLevel: debug\n")
+        host.run("systemctl", "reload", unit)
+        wait_until(lambda: 'msg="configuration reloaded" log_level=debug' in log(), "the level has changed")
+        reloads = log().count("configuration reloaded")
+        file.write_text(f"{before}\nlogLevl: info\n")
+        with pytest.raises(AssertionError):
+            host.run("systemctl", "reload", unit)
+        assert "logLevl" in log()
+        assert log().count("configuration reloaded") == reloads
+    finally:
+        file.write_text(before)
+    host.run("systemctl", "reload", unit)
+    wait_until(lambda: log().count("configuration reloaded") > reloads, "the former level is back")
+    assert host.is_active(unit)
+    assert host.main_pid(unit) == process
+
+
 def test_pods_pass_a_firewall_whose_forward_policy_is_drop(site: Site) -> None:
     """Docker sets that policy. The control: without the rules of podlane-sdn, no packet passes."""
     node = site.nodes["node-1"]

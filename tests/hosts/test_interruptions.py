@@ -1,6 +1,6 @@
 """Units killed, packages upgraded and machines switched off: pods lose nothing but what the part carries.
 
-Each test prints for how long pods did not reach each other.
+Each test prints for how long pods did not reach each other, and how long machines took.
 """
 
 from __future__ import annotations
@@ -8,12 +8,15 @@ from __future__ import annotations
 import pytest
 
 from tests.testbed.hosts.machine import Machine
-from tests.testbed.hosts.site import Site, container_id
+from tests.testbed.hosts.site import Site, container_id, timed
 from tests.testbed.wait import wait_until
 
 UNITS = ("podlane-sdn", "podlane-node-agent", "ovs-vswitchd", "ovsdb-server", "docker", "containerd")
 KEEP_TRAFFIC = {"podlane-sdn", "podlane-node-agent", "docker", "containerd"}
 """A packet takes its way without these."""
+
+ELSEWHERE = ("red-2", "default-2")
+"""Pods of node-2, which reach each other whatever happens to node-1."""
 
 
 def containers(site: Site) -> dict[str, str]:
@@ -49,10 +52,14 @@ def test_killed_master_comes_back(site: Site) -> None:
 @pytest.mark.parametrize("unit", UNITS)
 def test_killed_unit_of_a_node_comes_back(site: Site, unit: str) -> None:
     before = containers(site)
-    with site.measured(f"{unit} killed", "red-1", "red-2") as interruption:
+    with (
+        site.measured(f"{unit} of node-1 killed", *ELSEWHERE) as elsewhere,
+        site.measured(f"{unit} of node-1 killed", "red-1", "red-2") as interruption,
+    ):
         kill(site.nodes["node-1"], unit)
     site.wait_whole()
     assert containers(site) == before
+    assert elsewhere.lost == 0
     assert unit not in KEEP_TRAFFIC or interruption.lost == 0
 
 
@@ -62,7 +69,10 @@ def test_package_upgrade_ends_in_a_whole_node(site: Site, package: str, loses_pa
     node, before = site.nodes["node-1"], containers(site)
     service = {"openvswitch-switch": "ovs-vswitchd", "docker.io": "docker"}[package]
     process, sdn = node.main_pid(service), node.main_pid("podlane-sdn")
-    with site.measured(f"{package} installed again", "red-1", "red-2") as interruption:
+    with (
+        site.measured(f"{package} of node-1 installed again", *ELSEWHERE) as elsewhere,
+        site.measured(f"{package} of node-1 installed again", "red-1", "red-2") as interruption,
+    ):
         node.shell(f"DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --reinstall {package} 2>&1", online=True)
         if node.main_pid(service) == process:
             assert package == "docker.io"
@@ -71,6 +81,7 @@ def test_package_upgrade_ends_in_a_whole_node(site: Site, package: str, loses_pa
     assert node.main_pid("podlane-sdn") == sdn, "the daemon stays"
     site.wait_whole()
     assert containers(site) == before
+    assert elsewhere.lost == 0
     assert loses_packets or interruption.lost == 0
 
 
@@ -97,19 +108,40 @@ def test_target_restarts_all_daemons_of_a_node(site: Site) -> None:
 
 
 def test_rebooted_node_is_whole_again(site: Site) -> None:
-    site.nodes["node-2"].reboot()
-    site.wait_whole()
+    """Pods of the other node do not notice it."""
+    with (
+        site.measured("node-2 rebooted", "red-1", "default-1") as elsewhere,
+        timed("node-2 rebooted: all pods reach each other"),
+    ):
+        site.nodes["node-2"].reboot()
+        site.wait_whole()
+    assert elsewhere.lost == 0
+
+
+def test_rebooted_master_interrupts_no_traffic(site: Site) -> None:
+    before = containers(site)
+    with (
+        site.measured("master rebooted", "red-1", "red-2") as interruption,
+        timed("master rebooted: the nodes are ready"),
+    ):
+        site.master.reboot()
+        site.wait_whole()
+    assert interruption.lost == 0
+    assert containers(site) == before
 
 
 def test_cluster_is_whole_again_after_a_power_cut(site: Site) -> None:
     for host in site.machines:
         host.cut_power()
-    site.start(site.machines)
-    site.wait_whole()
+    with timed("power cut: all pods reach each other after the start of three machines"):
+        site.start(site.machines)
+        site.wait_whole()
 
 
 def test_cluster_is_whole_again_after_it_was_switched_off(site: Site) -> None:
-    for host in site.machines:
-        host.power_off()
-    site.start(site.machines)
-    site.wait_whole()
+    with timed("three machines are off"):
+        for host in site.machines:
+            host.power_off()
+    with timed("switched off: all pods reach each other after the start of three machines"):
+        site.start(site.machines)
+        site.wait_whole()

@@ -32,6 +32,18 @@ def change(site: Site, host: Machine, package: str, to: str) -> None:
     assert interruption.lost == 0
 
 
+def check_mixed_versions(site: Site) -> None:
+    """A newer master works with older nodes: pods end and start, and the API reaches into them."""
+    old, pod = version(site.nodes["node-1"], "podlane-node"), "blue-1"
+    assert old == site.repository.previous != version(site.master, "podlane-master")
+    before = container_id(site.pods()[pod])
+    site.kubectl("delete", "pod", "-n", "blue", pod)
+    site.create_demo()
+    site.wait_whole()
+    assert container_id(site.pods()[pod]) != before
+    assert site.kubectl("exec", "-n", "blue", pod, "--", "hostname").strip() == pod
+
+
 def test_downgrade_and_upgrade_lose_no_packet(site: Site) -> None:
     """The way back goes from the nodes to the master, the way forth from the master to the nodes."""
     repository = site.repository
@@ -42,6 +54,7 @@ def test_downgrade_and_upgrade_lose_no_packet(site: Site) -> None:
     nodes = list(site.nodes.values())
     for host in nodes:
         change(site, host, "podlane-node", repository.previous)
+    check_mixed_versions(site)
     change(site, site.master, "podlane-master", repository.previous)
     change(site, site.master, "podlane-master", repository.current)
     for host in nodes:

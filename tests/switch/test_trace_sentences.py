@@ -257,6 +257,7 @@ def test_trace_lists_the_tables_between_pods_of_one_node(world: TraceWorld) -> N
         ("node-1", "classifier", "pod 10.128.0.2"),
         ("node-1", "service_conntrack", "node node-1"),
         ("node-1", "l3_forwarding", "node node-1"),
+        ("node-1", "endpoint_lookup", "node node-1"),
         ("node-1", "service_undnat", "node node-1"),
         ("node-1", "pod_output", "pod 10.128.0.3"),
     ]
@@ -269,6 +270,7 @@ def test_trace_lists_the_tables_between_pods_of_two_nodes(world: TraceWorld) -> 
         ("node-1", "service_conntrack", "node node-1"),
         ("node-1", "l3_forwarding", "node node-2"),
         ("node-2", "classifier", "node node-1"),
+        ("node-2", "endpoint_lookup", "node node-2"),
         ("node-2", "service_undnat", "node node-2"),
         ("node-2", "pod_output", "pod 10.128.2.4"),
     ]
@@ -287,6 +289,7 @@ def test_trace_lists_the_tables_to_the_outside_and_back(world: TraceWorld) -> No
     ]
     assert steps(world, "8.8.8.8 red/red-a --from-outside") == [
         ("node-1", "classifier", "node node-1"),
+        ("node-1", "endpoint_lookup", "node node-1"),
         ("node-1", "service_undnat", "node node-1"),
         ("node-1", "pod_output", "pod 10.128.0.2"),
     ]

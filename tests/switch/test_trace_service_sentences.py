@@ -138,11 +138,23 @@ def test_trace_lists_every_table_and_all_endpoints(world: TraceWorld, ports: Por
     ]
     owners = ["pod 10.128.0.2", "node node-1", "service red/far", "node node-2"]
     assert [step.owner for step in first.result.steps] == owners
-    assert [step.table for step in second.result.steps] == ["classifier", "service_undnat", "pod_output"]
+    assert [step.table for step in second.result.steps] == [
+        "classifier",
+        "endpoint_lookup",
+        "service_undnat",
+        "pod_output",
+    ]
     assert (second.request.target, second.request.port) == ("10.128.2.4", 8080)
     [dealt] = hops(world, "red/red-a red/web", ports)
-    tables = ["classifier", "service_conntrack", "service_lb", "l3_forwarding", "service_undnat", "pod_output"]
-    assert [step.table for step in dealt.result.steps] == tables
+    assert [step.table for step in dealt.result.steps] == [
+        "classifier",
+        "service_conntrack",
+        "service_lb",
+        "l3_forwarding",
+        "endpoint_lookup",
+        "service_undnat",
+        "pod_output",
+    ]
     assert list(endpoint_lines(dealt, topology_of(world, ports))) == [
         "red/web 80/TCP on node-1: red/red-b (10.128.0.3:8080) (traced), red/red-c (10.128.2.4:8080)"
     ]

@@ -140,13 +140,13 @@ def test_no_test_module_is_imported() -> None:
     assert not imported
 
 
-def test_tests_import_no_benchmark() -> None:
-    importing = [
-        relative_name(path)
+def test_only_tests_of_the_benchmark_import_it() -> None:
+    importing = {
+        str(path.parent.relative_to(ROOT))
         for path in mentioning("tests", "bench")
         if any(is_below("bench", name) for name in imports(path))
-    ]
-    assert importing == []
+    }
+    assert importing - {"tests/e2e/bench", "tests/unit/bench"} == set()
 
 
 def test_benchmarks_import_only_the_testbed_of_the_tests() -> None:

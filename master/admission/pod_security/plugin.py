@@ -25,6 +25,7 @@ from master.storage.interface import Key, Transaction
 
 ENFORCE_ANNOTATION = "pod-security.kubernetes.io/enforce-policy"
 VIOLATIONS_ANNOTATION = "pod-security.kubernetes.io/audit-violations"
+ERROR_ANNOTATION = "pod-security.kubernetes.io/error"
 """Annotations of audit events."""
 
 MAX_PODS = 3000
@@ -47,11 +48,12 @@ class PodSecurity(AdmissionPlugin):
                 self._validate_pod(request, obj, objects)
         elif not request.subresource and (template := template_of(obj)) is not None:
             subject = CheckedPod(template.metadata.annotations, template.spec)
-            _report(request, subject, _policy(obj.metadata.namespace, objects))
+            _report(request, subject, _policy(request, obj.metadata.namespace, objects))
 
     @staticmethod
     def _validate_pod(request: AdmissionRequest, pod: Pod, objects: Transaction) -> None:
-        policy, subject = _policy(pod.metadata.namespace, objects), CheckedPod(pod.metadata.annotations, pod.spec)
+        policy = _policy(request, pod.metadata.namespace, objects)
+        subject = CheckedPod(pod.metadata.annotations, pod.spec)
         request.annotate(ENFORCE_ANNOTATION, str(policy.enforce))
         found = violations(subject, *policy.enforce)
         if found:
@@ -97,20 +99,31 @@ def pod_warnings(namespace: str, enforced: LevelVersion, pods: Iterable[Pod]) ->
     return warnings
 
 
-def _policy(namespace: str, objects: Transaction) -> Policy:
+def _policy(request: AdmissionRequest, namespace: str, objects: Transaction) -> Policy:
+    """Return the policy of a namespace. Invalid labels of earlier times are named in audit events."""
     stored: Namespace | None = objects.get(Key(group_resource(Namespace), "", namespace))
-    return Policy() if stored is None else parse_policy(stored.metadata.labels)
+    if stored is None:
+        return Policy()
+    if problems := ", ".join(map(str, label_errors(stored.metadata.labels, {}))):
+        request.annotate(ERROR_ANNOTATION, f"Failed to parse policy: {problems}")
+    return parse_policy(stored.metadata.labels)
 
 
 def _report(request: AdmissionRequest, subject: CheckedPod, policy: Policy) -> None:
     """Send the warning of the level for warnings, and annotate audit events with that of the level for audit."""
-    for level, report in (
-        (policy.warn, request.warn),
-        (policy.audit, lambda text: request.annotate(VIOLATIONS_ANNOTATION, text)),
-    ):
-        found = violations(subject, *level)
-        if found:
-            report(f'would violate PodSecurity "{level}": {_joined(found)}')
+    warning = _would_violate(subject, policy.warn)
+    if warning:
+        request.warn(warning)
+    # Both levels are the same unless somebody has set one of them.
+    finding = warning if policy.audit == policy.warn else _would_violate(subject, policy.audit)
+    if finding:
+        request.annotate(VIOLATIONS_ANNOTATION, finding)
+
+
+def _would_violate(subject: CheckedPod, level: LevelVersion) -> str:
+    """Return the text about a pod that a level would forbid; empty if it allows the pod."""
+    found = violations(subject, *level)
+    return f'would violate PodSecurity "{level}": {_joined(found)}' if found else ""
 
 
 def _joined(found: Iterable[Violation]) -> str:

@@ -35,6 +35,9 @@ def orphaned_pods(
     the phase Failed and waits for them.
     """
 
+    if not missing:
+        return iter(())
+
     def remove(pod: Pod) -> Iterator[WriteAction]:
         since = missing.get(pod.spec.node_name)
         has_started = bool(pod.status.start_time or pod.status.host_ip or pod.metadata.deletion_timestamp)

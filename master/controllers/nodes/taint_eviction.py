@@ -50,6 +50,8 @@ def evictions(
     Mirror pods stay, because their deletion would not end the pod. Terminated pods stay too.
     """
     tainted = {node.metadata.name: node for node in nodes if _no_execute_taints(node)}
+    if not tainted:
+        return iter(())
 
     def evict(pod: Pod) -> Iterator[Delete | Create]:
         node = tainted.get(pod.spec.node_name)

@@ -139,6 +139,11 @@ def _prune_history(owner: CronJob, jobs: Iterable[Job]) -> Iterator[Job]:
         yield from selected[: max(0, len(selected) - (limit or 0))]
 
 
+def cron_jobs_await_time(lister: Lister) -> bool:
+    """Return whether a cron job is not suspended."""
+    return any(not cron_job.spec.suspend for cron_job in lister.list(CronJob))
+
+
 def sync_cron_jobs(lister: Lister) -> Iterable[Action]:
     """Reconcile all CronJobs."""
     cron_jobs = lister.list(CronJob)

@@ -288,6 +288,15 @@ class _DaemonSetState:
         )
 
 
+def daemon_sets_await_time(lister: Lister) -> bool:
+    """Return whether pods of a DaemonSet are not available yet, or have failed."""
+    return any(
+        daemon_set.spec.min_ready_seconds
+        or daemon_set.status.number_available != daemon_set.status.desired_number_scheduled
+        for daemon_set in lister.list(DaemonSet)
+    )
+
+
 def sync_daemon_sets(lister: Lister) -> Iterable[Action]:
     """Reconcile all DaemonSets."""
     if not (daemon_sets := lister.list(DaemonSet)):

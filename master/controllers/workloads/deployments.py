@@ -469,6 +469,16 @@ def _new_condition(
     )
 
 
+def deployments_await_time(lister: Lister) -> bool:
+    """Return whether a rollout is not complete: pods become available, or its deadline passes."""
+    return any(
+        status.observed_generation != deployment.metadata.generation
+        or {status.replicas, status.updated_replicas, status.available_replicas} != {deployment.spec.replicas or 0}
+        for deployment in lister.list(Deployment)
+        for status in (deployment.status,)
+    )
+
+
 def sync_deployments(lister: Lister) -> Iterable[Action]:
     """Reconcile all Deployments."""
     deployments = lister.list(Deployment)

@@ -333,6 +333,11 @@ def _status(
     )
 
 
+def jobs_await_time(lister: Lister) -> bool:
+    """Return whether a job has a deadline, a retry or a time to live."""
+    return any(not is_job_finished(job) or job.spec.ttl_seconds_after_finished is not None for job in lister.list(Job))
+
+
 def sync_jobs(lister: Lister) -> Iterable[Action]:
     """Reconcile all Jobs."""
     return reconcile(lister.list(Job), lister.list(Pod), lister.now, lister.create_errors)

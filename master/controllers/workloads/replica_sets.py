@@ -122,6 +122,15 @@ def _conditions(owner: Owner, now: datetime.datetime, create_error: str) -> Iter
 REPLICA_KINDS = ("ReplicaSet", "ReplicationController")
 
 
+def replicas_await_time(lister: Lister) -> bool:
+    """Return whether pods of a ReplicaSet or ReplicationController are not available yet."""
+    return any(
+        owner.status.available_replicas != (owner.spec.replicas or 0)
+        for kind in REPLICA_KINDS
+        for owner in lister.list_kind(kind)
+    )
+
+
 def sync_replicas(lister: Lister) -> Iterable[Action]:
     """Reconcile all ReplicaSets and ReplicationControllers."""
     owners = [owner for kind in REPLICA_KINDS for owner in lister.list_kind(kind)]

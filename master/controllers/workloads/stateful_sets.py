@@ -330,6 +330,14 @@ def _owner_reference(owner: Object) -> OwnerReference:
     )
 
 
+def stateful_sets_await_time(lister: Lister) -> bool:
+    """Return whether pods of a StatefulSet are not available yet, or have failed."""
+    return any(
+        stateful_set.status.available_replicas != (stateful_set.spec.replicas or 0)
+        for stateful_set in lister.list(StatefulSet)
+    )
+
+
 def sync_stateful_sets(lister: Lister) -> Iterable[Action]:
     """Reconcile all StatefulSets."""
     if not (stateful_sets := lister.list(StatefulSet)):

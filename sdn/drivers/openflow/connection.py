@@ -78,7 +78,7 @@ class Connection:
 
     def _reported_flows(self, parts: Iterable[bytes]) -> Iterable[tuple[Flow | UnknownFlow, int]]:
         return itertools.chain.from_iterable(
-            messages.reported_flows(part, self._layout.learned_table) for part in parts
+            messages.reported_flows(part, self._layout.learned_tables) for part in parts
         )
 
     async def table_misses(self) -> dict[int, int]:
@@ -99,10 +99,12 @@ class Connection:
         bundle, opening = next(self._xids), next(self._xids)
         self._writer.write(messages.bundle_control(bundle, Bundle.OPEN, opening))
         steps = {next(self._xids): step for step in diff.steps()}
-        for number, (xid, step) in enumerate(steps.items()):
-            self._writer.write(messages.bundle_add(bundle, _step_bytes(step, xid), xid))
-            if number % MESSAGES_PER_WRITE == MESSAGES_PER_WRITE - 1:
-                await self._drain()
+        entries = iter(steps.items())
+        while batch := list(itertools.islice(entries, MESSAGES_PER_WRITE)):
+            self._writer.write(
+                b"".join(messages.bundle_add(bundle, _step_bytes(step, xid), xid) for xid, step in batch)
+            )
+            await self._drain()
         await self._request(lambda xid: messages.message(Type.BARRIER_REQUEST, xid))
         if opening in self._errors:
             for xid in steps:
@@ -195,7 +197,7 @@ class Connection:
 
     def _on_multipart(self, xid: int, body: bytes) -> None:
         kind, more, rest = messages.multipart_head(body)
-        if kind == Multipart.FLOW_MONITOR and messages.reports_foreign_change(rest, self._layout.learned_table):
+        if kind == Multipart.FLOW_MONITOR and messages.reports_foreign_change(rest, self._layout.learned_tables):
             self.invalidate()
             self._foreign_changes += 1
             self._on_change()

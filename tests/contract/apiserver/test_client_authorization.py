@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -11,6 +12,9 @@ from pathlib import Path
 import aiohttp
 import msgspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec.structs import replace as changed
 
 from api.client.bootstrap import node_kubeconfig
@@ -23,7 +27,9 @@ from api.core.storage import PersistentVolume, PersistentVolumeClaim, Persistent
 from api.core.volumes import ConfigMapVolumeSource, HostPathVolumeSource, PersistentVolumeClaimVolumeSource, Volume
 from api.meta.types import Condition, ObjectMeta
 from api.network.types import HostSubnet, NetNamespace
+from master.auth import pki
 from tests.testbed.apiserver.process import ApiServer
+from tests.testbed.tls_connector import tls_connector
 
 SPEC = PodSpec(containers=(Container(name="main", image="toolbox"),))
 
@@ -110,6 +116,38 @@ async def test_certificate_of_another_ca_is_rejected(server: ApiServer, tmp_path
                 await client.list(Pod)
     finally:
         stranger.stop()
+
+
+async def test_certificate_that_a_user_has_issued_is_rejected(server: ApiServer, tmp_path: Path) -> None:
+    """A certificate of a user is no authority, though the chain ends at that of the cluster."""
+    directory, now = server.root / "state" / "pki", datetime.datetime.now(datetime.UTC)
+    ca = authority_of(directory)
+    user = pki.client_identity(ca, "ann", (), now)
+    key = serialization.load_pem_private_key(user.key, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    false_authority = pki.Authority(key, x509.load_pem_x509_certificate(user.certificate))
+    forged = pki.client_identity(false_authority, "root", ("system:masters",), now)
+    config = Kubeconfig.load(server.kubeconfig)
+    for name, pem, is_accepted in (
+        ("own", user.key + user.certificate, True),
+        ("forged", forged.key + forged.certificate + user.certificate, False),
+    ):
+        (tmp_path / name).write_bytes(pem)
+        context = ssl.create_default_context(cadata=config.ca.decode())
+        context.load_cert_chain(tmp_path / name)
+        async with aiohttp.ClientSession(config.server, connector=tls_connector(context)) as session:
+            if is_accepted:
+                async with session.get("/apis/user.openshift.io/v1/users/~") as response:
+                    assert (await response.json())["metadata"]["name"] == "ann"
+            else:
+                with pytest.raises(aiohttp.ClientError):
+                    await session.get("/version")
+
+
+def authority_of(directory: Path) -> pki.Authority:
+    key = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    return pki.Authority(key, x509.load_pem_x509_certificate((directory / "ca.crt").read_bytes()))
 
 
 async def test_node_may_read_what_it_needs(callers: Callers) -> None:

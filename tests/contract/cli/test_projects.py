@@ -22,6 +22,14 @@ kind: Namespace
 metadata: {name: blue}
 """
 POD = "{apiVersion: v1, kind: Pod, metadata: {name: p}, spec: {containers: [{name: c, image: i}]}}"
+EDITOR = """\
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: ann, namespace: red}
+subjects: [{kind: User, name: ann, apiGroup: rbac.authorization.k8s.io}]
+roleRef: {kind: ClusterRole, name: edit, apiGroup: rbac.authorization.k8s.io}
+"""
+SCCS = "/apis/security.openshift.io/v1/securitycontextconstraints"
 NET_NAMESPACES = "/apis/network.openshift.io/v1/netnamespaces"
 
 Podlane = Callable[..., tuple[int, str]]
@@ -92,6 +100,31 @@ def test_scc_explain_fails_if_the_pod_is_refused(podlane: Podlane, tmp_path: Pat
     file.write_text(POD.replace("image: i", "image: i, securityContext: {privileged: true}"))
     assert podlane("scc", "explain", str(file), "-n", "red")[0] == 0, "the administrator may use privileged"
     assert podlane("scc", "explain", str(file), "-n", "red", "--as", "nobody") == (1, "")
+
+
+def test_scc_explain_says_of_each_scc_what_it_does_with_the_pod(
+    server: ApiServer, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    client = SyncClient(server.kubeconfig)
+    client.apply(EDITOR)
+    file = tmp_path / "pod.yaml"
+    command = ["scc", "explain", str(file), "-n", "red", f"--kubeconfig={server.kubeconfig}", "--as", "ann"]
+    file.write_text(POD)
+    assert main(command) == 0
+    output = capsys.readouterr().out
+    rows = dict(line.split(maxsplit=1) for line in output.partition("\n\n")[0].splitlines()[1:])
+    assert rows.keys() == {scc["metadata"]["name"] for scc in client.get(SCCS)["items"]}
+    assert rows.pop("restricted-v2") == "chosen"
+    assert set(rows.values()) == {"neither the user nor the service account of the pod may use it"}
+    assert "restricted-v2 admits the pod: the user may use it. It fills in:" in output
+    assert "\n  spec.securityContext.fsGroup: 1000" in output
+    assert "\n  spec.containers[0].securityContext.runAsUser: 1000" in output
+    assert '\n  spec.containers[0].securityContext.capabilities.drop: ["ALL"]' in output
+    file.write_text(POD.replace("image: i", "image: i, securityContext: {runAsUser: 0}"))
+    assert main(command) == 1
+    output = capsys.readouterr().out
+    assert "restricted-v2 .containers[0].runAsUser: Invalid value: 0: must be in the ranges" in " ".join(output.split())
+    assert output.rstrip().endswith('the least permissive SCC that admits the pod is "anyuid"')
 
 
 def test_scc_explain_says_once_that_a_pod_is_invalid(

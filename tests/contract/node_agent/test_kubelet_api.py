@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from api.client.bootstrap import node_kubeconfig
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
+from api.core.oauth import token_name
 from master.auth import pki
 from node_agent.server.auth import ALLOWED_TTL_SECONDS, DENIED_TTL_SECONDS, TOKEN_TTL_SECONDS, RequestAuth
 from node_agent.server.server import LIMITS, Route, Server, require_client_certificates
@@ -204,6 +205,33 @@ async def test_kubelet_api_authenticates_valid_tokens(agent: Agent, api_client: 
         assert (await query(session, "/pods", token))[0] == 200
         agent.clock.now += TOKEN_TTL_SECONDS
         assert await query(session, "/pods", token) == (401, "Unauthorized")
+
+
+async def test_kubelet_api_limits_tokens_of_users_to_their_scopes(agent: Agent, api_client: UntypedClient) -> None:
+    user = await api_client.create("/apis/user.openshift.io/v1/users", name="ursula")
+    await api_client.create(
+        READER, name="readers", rules=[{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": ["get"]}]
+    )
+    group = "rbac.authorization.k8s.io"
+    reference = {"apiGroup": group, "kind": "ClusterRole", "name": "readers"}
+    subject = {"apiGroup": group, "kind": "User", "name": "ursula"}
+    await api_client.create(BINDINGS, name="readers", roleRef=reference, subjects=[subject])
+    statuses = {}
+    async with agent.called_by("") as session:
+        for number, scope in enumerate(("user:full", "user:info", "role:readers:*", "role:view:*")):
+            token = f"sha256~{number:043}"
+            await api_client.create(
+                "/apis/oauth.openshift.io/v1/oauthaccesstokens",
+                name=token_name(token),
+                clientName="openshift-challenging-client",
+                redirectURI="https://127.0.0.1/oauth/token/implicit",
+                userName="ursula",
+                userUID=user["metadata"]["uid"],
+                scopes=[scope],
+                expiresIn=3600,
+            )
+            statuses[scope] = (await query(session, "/pods", token))[0]
+    assert statuses == {"user:full": 200, "user:info": 403, "role:readers:*": 200, "role:view:*": 403}
 
 
 async def test_kubelet_api_closes_connections_with_a_foreign_certificate(agent: Agent, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import os
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
-from ipaddress import IPv4Address, IPv4Interface, IPv4Network
+from ipaddress import IPv4Address, IPv4Interface
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,6 @@ def pod() -> Iterator[VethPair]:
             mac="0a:58:0a:80:00:05",
             address=IPv4Interface("10.128.0.5/23"),
             gateway=IPv4Address("10.128.0.1"),
-            networks=(IPv4Network("10.128.0.0/14"), IPv4Network("10.132.0.0/16")),
             mtu=1450,
             tx_checksum_offload=False,
         )

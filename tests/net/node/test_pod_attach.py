@@ -57,6 +57,14 @@ def test_pod_with_the_longest_name_is_attached(cluster: PacketWorld) -> None:
         run("ip", "netns", "del", namespace)
 
 
+def test_pod_reaches_all_others_through_one_neighbour(cluster: PacketWorld) -> None:
+    namespace = cluster.pod_namespace("red-a")
+    for name in ("red-b", "red-c"):
+        run("ip", "netns", "exec", namespace, "ping", "-c", "1", "-W", "5", str(cluster.pods[name].address))
+    neighbours = run("ip", "-n", namespace, "neigh", "show", "dev", "eth0").splitlines()
+    assert [line.split()[0] for line in neighbours] == [str(cluster.gateway("node-1"))]
+
+
 def test_node_agent_lists_its_attached_sandboxes_after_a_restart(cluster: PacketWorld) -> None:
     ours = {planned_pod.name for planned_pod in (*RED, *ADMINS) if planned_pod.node == "node-1"}
     assert cluster.sandboxes("node-1") == ours
@@ -97,7 +105,7 @@ def test_cni_plugin_attaches_and_detaches(cluster: PacketWorld) -> None:
     assert call("ADD") == result
     assert call("CHECK") == {}
     inside = ("ip", "-n", namespace)
-    way_out = ("route", "add", "default", "via", result["ips"][0]["gateway"])
+    way_out = ("route", "add", "default", "via", result["ips"][0]["gateway"], "dev", "eth0", "onlink")
     for harm, undone in (
         (("link", "set", "eth0", "down"), (("link", "set", "eth0", "up"), way_out)),
         (("route", "del", "default"), (way_out,)),

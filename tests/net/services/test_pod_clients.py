@@ -125,6 +125,29 @@ def test_service_without_endpoints_rejects_at_once(serving: PacketWorld) -> None
             call(serving.pod_namespace("blue-a"), address, port, seconds=SILENCE_SECONDS)
 
 
+@pytest.mark.parametrize("endpoint", ["red-b", "red-c"])
+def test_port_unreachable_of_an_endpoint_reaches_its_client(serving: PacketWorld, endpoint: str) -> None:
+    """The ICMP error is translated as well: the client's socket would not know one about the endpoint's address."""
+    closed = (ServicePort(port=80, target_port=TARGET_PORT + 1, protocol="UDP"),)
+    service = create_service(serving, f"closed-on-{endpoint}", "red", {"app": endpoint}, ports=closed)
+    with inside(serving.pod_namespace("red-a")):
+        caller = socket.socket(type=socket.SOCK_DGRAM)
+
+    def is_refused() -> bool:
+        with contextlib.suppress(TimeoutError):
+            caller.send(b"anybody?")
+            try:
+                caller.recv(10)
+            except ConnectionRefusedError:
+                return True
+        return False
+
+    with caller:
+        caller.settimeout(SILENCE_SECONDS)
+        caller.connect((service.spec.cluster_ip, 80))
+        assert wait_until(is_refused, "the refusal")
+
+
 def test_fragmented_datagrams_arrive_and_leave_a_removed_endpoint(serving: PacketWorld) -> None:
     service = create_service(serving, "datagrams", "red", {"all": "yes"}, ports=UDP_PORTS)
     namespace = serving.pod_namespace("admin-b")

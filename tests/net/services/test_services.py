@@ -176,8 +176,9 @@ def installed_flows_and_groups(cluster: PacketWorld, node: str) -> list[str]:
     """Return all flows and groups of a node's bridge, without the flows that it has learned from clients."""
     socket_path = str(cluster.nodes[node].ovs / "br0.mgmt")
     groups = run("ovs-ofctl", "-O", "OpenFlow14", "dump-groups", socket_path).splitlines()[1:]
-    learned = f" table={BRIDGE_LAYOUT.learned_table}, "
-    return [*(flow for flow in cluster.flows(node) if learned not in f" {flow}"), *sorted(groups)]
+    learned = tuple(f" table={table}, " for table in BRIDGE_LAYOUT.learned_tables)
+    flows = (flow for flow in cluster.flows(node) if not any(table in f" {flow}" for table in learned))
+    return [*flows, *sorted(groups)]
 
 
 def restart(cluster: PacketWorld, node: str) -> None:

@@ -25,7 +25,14 @@ from node_agent.docker.client import DockerClient, StoredImage
 from node_agent.docker.exec import EXIT_CODE_CANNOT_EXECUTE, MAX_OUTPUT_BYTES, ExecResult
 from node_agent.images.credentials import Credential
 from node_agent.images.pull_backoff import PullResult
-from node_agent.runtime.container import ATTEMPT, CRASHES, POD_UID, RuntimeContainer, labels_by_pod
+from node_agent.runtime.container import (
+    ATTEMPT,
+    CRASHES,
+    POD_UID,
+    ContainerEvent,
+    RuntimeContainer,
+    labels_by_pod,
+)
 from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 
@@ -80,7 +87,7 @@ class FakeDocker(DockerClient):
         self.executed: list[tuple[str, str]] = []
         self.programs: dict[str, int] = {}
         self.stuck: set[str] = set()
-        self._listeners: list[Callable[[str], None]] = []
+        self._listeners: list[Callable[[ContainerEvent], None]] = []
         self._numbers = count(1)
         self._clock = datetime.now(UTC)
 
@@ -203,7 +210,7 @@ class FakeDocker(DockerClient):
         path = f"/var/lib/docker/containers/{container}/{container}-json.log"
         held.seen = changed(held.seen, state="running", pid=4242, started_at=self._now(), log_path=path)
         self.started.append(container)
-        self._notify(held.seen)
+        self._notify("start", held.seen)
         ends = re.search(r"(?<!')exit (\d+)(?!')", held.program)
         if ends is not None:
             self.end(container, int(ends.group(1)))
@@ -261,7 +268,7 @@ class FakeDocker(DockerClient):
         output = re.findall(r"echo (\w+)", self._held(container).program)
         return self._called("".join(f"{word}\n" for word in output[-lines:])[-max_bytes:])
 
-    async def watch_events(self, on_event: Callable[[str], None], on_connect: Callable[[], None]) -> None:
+    async def watch_events(self, on_event: Callable[[ContainerEvent], None], on_connect: Callable[[], None]) -> None:
         self._listeners.append(on_event)
         on_connect()
         try:
@@ -269,7 +276,7 @@ class FakeDocker(DockerClient):
         finally:
             self._listeners.remove(on_event)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Do nothing: there is no connection to close."""
 
     # --- what happens to it ---------------------------------------------------------------------------------------
@@ -282,7 +289,7 @@ class FakeDocker(DockerClient):
         held.seen = changed(
             held.seen, state="exited", pid=0, exit_code=code, oom_killed=oom, started_at=now - ran, finished_at=now
         )
-        self._notify(held.seen)
+        self._notify("die", held.seen)
 
     def end_everything(self) -> None:
         """End all running containers, as a restart of Docker without live-restore does."""
@@ -343,11 +350,11 @@ class FakeDocker(DockerClient):
         if held.seen.running:
             self.end(container, KILLED)
         del self.held[container]
-        self._notify(held.seen)
+        self._notify("destroy", held.seen)
 
-    def _notify(self, seen: RuntimeContainer) -> None:
+    def _notify(self, action: str, seen: RuntimeContainer) -> None:
         for listener in () if self.quiet else self._listeners:
-            listener(seen.labels.get(POD_UID, ""))
+            listener(ContainerEvent(action, seen.id, seen.labels.get(POD_UID, "")))
 
     def _now(self) -> datetime:
         self._clock = max(self._clock + timedelta(microseconds=1), datetime.now(UTC))

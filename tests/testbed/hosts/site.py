@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -195,6 +196,14 @@ class Interruption:
     """How many of 50 pings a second had no answer; known when the measurement has ended."""
 
     lost: int = -1
+
+
+@contextlib.contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Print how long the body took."""
+    begin = time.monotonic()
+    yield
+    sys.stdout.write(f"\n{what}: {time.monotonic() - begin:.1f} s\n")
 
 
 class Site:

@@ -58,7 +58,7 @@ def test_second_pool_is_used_when_the_first_is_full() -> None:
 
 def test_vnids_start_at_ten_and_wrap_around() -> None:
     assert allocate_vnids(3, [0, 1, 11], 0) == ([10, 12, 13], 4)
-    assert allocate_vnids(2, [10], LAST_VNID - 10) == ([LAST_VNID, 11], 2)
+    assert allocate_vnids(2, [10], LAST_VNID - 10) == ([LAST_VNID, 11], LAST_VNID - 10 + 3)
 
 
 @given(st.integers(1, 40), st.sets(st.integers(0, 39)), st.integers(0, 60), st.integers(0, 50))
@@ -69,7 +69,15 @@ def test_allocated_numbers_are_free_distinct_and_exhaustive(size: int, used: set
     assert len(set(actual)) == len(actual)
     assert not used & set(actual)
     assert all(0 <= number < size for number in actual)
-    assert after == (actual[-1] + 1 if actual else cursor)
+    assert after % size == (actual[-1] + 1) % size if actual else after == cursor
+
+
+@given(st.integers(1, 12), st.sets(st.integers(0, 11)), st.integers(0, 23), st.integers(0, 15))
+def test_cursor_changes_whenever_a_number_is_given(size: int, used: set[int], cursor: int, count: int) -> None:
+    """Also if the only free number is the one before the cursor: another master must get Conflict."""
+    used = {number for number in used if number < size}
+    numbers, after = next_numbers(count, size, used, cursor % (2 * size))
+    assert (after != cursor % (2 * size)) == bool(numbers)
 
 
 @given(st.data())

@@ -20,7 +20,6 @@ from node_agent.cgroups.manager import CgroupManager
 from node_agent.cgroups.systemd import SystemdDriver
 from node_agent.clock import steady_clock
 from node_agent.host import HostInfo
-from node_agent.images.manager import ImageManager
 from node_agent.network.plugin import PodNetwork as SandboxNetwork
 from node_agent.network.sdn import SdnNetwork
 from node_agent.object_cache import ObjectCache
@@ -173,8 +172,7 @@ class FakeHost:
     def sandbox(self) -> PodSandbox:
         """Return the sandbox of the pod as a worker creates it."""
         events = self.recorder.for_pod(make_pod())
-        images = ImageManager(self.docker, events)
-        return PodSandbox(self.docker, self.network, self.cgroups(), images, self.host, events)
+        return PodSandbox(self.docker, self.network, self.cgroups(), self.host, events)
 
     def pleg(self, worker: PodWorker) -> Pleg:
         """Return the PLEG of this agent, which wakes its worker."""

@@ -659,6 +659,36 @@ async def test_scopes_limit_what_others_review(admin: aiohttp.ClientSession, bro
             assert answer["status"]["allowed"] is allowed
 
 
+async def test_impersonated_user_has_only_the_requested_scopes(admin: aiohttp.ClientSession) -> None:
+    scopes = "Impersonate-Extra-scopes.authorization.openshift.io"
+    everything = {"Impersonate-User": "alice", "Impersonate-Group": "system:masters"}
+    for requested, path, status in (
+        ({}, "/api/v1/nodes", 200),
+        ({scopes: "user:info"}, "/api/v1/nodes", 403),
+        ({scopes: "user:info"}, f"{USERS}/~", 200),
+        ({scopes: "user:full"}, "/api/v1/nodes", 200),
+    ):
+        async with admin.get(path, headers={**everything, **requested}) as response:
+            assert response.status == status, (requested, path)
+            if status == 403:
+                assert (await response.json())["message"].endswith("scopes [user:info] prevent this action")
+
+
+async def test_client_has_several_secrets_while_they_are_changed(
+    admin: aiohttp.ClientSession, browser: OAuthSession
+) -> None:
+    old, new, target = "old" * 12, "new" * 12, "https://app.example/back"
+    await make_client(admin, "rotating", secret=new, additionalSecrets=[old], redirectURIs=[target], grantMethod="auto")
+    for secret, status in ((old, 200), (new, 200), ("older" * 12, 400), ("", 400)):
+        parameters = {"client_id": "rotating", "redirect_uri": target, "response_type": "code"}
+        demanded = await browser.authorize(**parameters)
+        logged_in = await browser.log_in(demanded.location, "carol", PASSWORDS["carol"])
+        code = (await browser.get(logged_in.location)).query["code"]
+        redeemed = await browser.redeem("rotating", secret, code=code, redirect_uri=target)
+        assert redeemed.status in {status, 401 if status == 400 else status}, redeemed.text
+        assert ("access_token" in redeemed.text) == (status == 200)
+
+
 async def test_json_is_no_form(browser: OAuthSession) -> None:
     headers = {"Content-Type": "application/json"}
     answer = await browser.send("POST", "/oauth/token", data=json.dumps({"grant_type": "x"}), headers=headers)

@@ -33,12 +33,13 @@ def test_a_name_is_one_segment_of_a_path(namespace: str, name: str, subresource:
 HTTPS, HTTP = "https://10.245.2.2:8443", "http://10.245.2.2:8443"
 
 
+KEY = ConnectionKey("10.245.2.2", 8443, True, True, None, None, None)
+
+
 def not_verified(code: int, message: str) -> aiohttp.ClientConnectorCertificateError:
     error = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed")
     error.verify_code, error.verify_message = code, message
-    return aiohttp.ClientConnectorCertificateError(
-        ConnectionKey("10.245.2.2", 8443, True, True, None, None, None), error
-    )
+    return aiohttp.ClientConnectorCertificateError(KEY, error)
 
 
 @pytest.mark.parametrize(
@@ -46,6 +47,16 @@ def not_verified(code: int, message: str) -> aiohttp.ClientConnectorCertificateE
     [
         (HTTPS, OSError("no route"), f"{HTTPS} does not answer: no route"),
         (HTTPS, OSError(), f"{HTTPS} does not answer: OSError"),
+        (
+            HTTPS,
+            aiohttp.ClientConnectorError(KEY, ConnectionRefusedError(111, "Connect call failed ('10.245.2.2', 8443)")),
+            f"{HTTPS} does not answer: Connection refused",
+        ),
+        (
+            HTTPS,
+            aiohttp.ClientConnectorDNSError(KEY, socket.gaierror(-2, "Name or service not known")),
+            f"{HTTPS} does not answer: Name or service not known",
+        ),
         (HTTPS, TimeoutError(), f"{HTTPS} does not answer in time"),
         (HTTPS, aiohttp.ConnectionTimeoutError("Connection timeout"), f"{HTTPS} does not answer in time"),
         (

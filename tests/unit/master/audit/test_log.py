@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from master.audit import log as audit_log
 from master.audit.log import AuditLog, AuditLogFull, LogFile, append
 
 
@@ -53,6 +54,27 @@ async def test_events_are_written_in_order_also_at_the_end(tmp_path: Path) -> No
         for number in range(500):
             log.reserve().record(b"%d\n" % number)
     assert (tmp_path / "audit.log").read_text().split() == [str(number) for number in range(500)]
+
+
+async def test_events_are_collected_for_one_write_until_the_queue_fills(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writes: list[bytes] = []
+    monkeypatch.setattr(audit_log, "append", lambda file, data: writes.append(data))
+    monkeypatch.setattr(audit_log, "COLLECT_SECONDS", 3600.0)
+    log = AuditLog(LogFile(tmp_path / "audit.log", 1 << 20, 1), is_strict=False, queue_length=40)
+    async with running(log):
+        for _ in range(12):
+            log.reserve().record(b"x")
+            for _ in range(10):
+                await asyncio.sleep(0)
+        while log.written < 12:
+            await asyncio.sleep(0.01)
+        assert writes == [b"x" * 12]
+        log.reserve().record(b"the last one")
+        for _ in range(10):
+            await asyncio.sleep(0)
+    assert writes == [b"x" * 12, b"the last one"]
 
 
 async def test_full_queue_drops_events_and_counts_them(tmp_path: Path) -> None:

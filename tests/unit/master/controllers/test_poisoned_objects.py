@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from api.core.events import Event
 from api.core.node import Namespace, Node, NodeAddress
 from api.core.pod import Container, Pod, PodSpec, ResourceRequirements
 from api.core.services import Service, ServicePort, ServiceSpec
@@ -114,6 +115,11 @@ def stored(storage: SQLiteStorage, kind: type[Object]) -> dict[str, Any]:
     return {record.key.name: record.object for record in storage.list(group_resource(kind))}
 
 
+def failures(storage: SQLiteStorage) -> list[Event]:
+    """Return the events about objects that cannot be reconciled."""
+    return [event for event in stored(storage, Event).values() if event.reason == "ReconcileFailed"]
+
+
 NAMESPACES = tuple(Namespace(metadata=meta(name)) for name in ("red", "blue"))
 
 
@@ -129,10 +135,15 @@ async def test_a_poisoned_replica_set_does_not_keep_others_from_getting_pods(
             assert created.metadata.owner_references[0].name == "good"
             (record,) = [entry for entry in caplog.records if getattr(entry, "object", "") == "ReplicaSet red/bad"]
             assert (record.levelno, record.exc_info is not None) == (logging.ERROR, True)
+            await until(lambda: bool(failures(storage)))
             caplog.set_level(logging.INFO)
             await storage.write(put(replica_set("bad", "red")))
             await until(lambda: "object reconciled again" in caplog.text)
             await until(lambda: len(stored(storage, Pod)) == 2)
+            (event,) = failures(storage)
+            assert (event.involved_object.kind, event.involved_object.name) == ("ReplicaSet", "bad")
+            assert event.reporting_component == "replicaset-controller"
+            assert "Resembles" not in event.message, "the error may name objects of others"
 
 
 async def test_a_pod_that_admission_cannot_check_does_not_keep_others_from_being_created(tmp_path: Path) -> None:

@@ -19,11 +19,16 @@ from api.validation.static_pods import from_api_server
 from node_agent.host import etc_hosts_path
 from node_agent.images.credentials import Credential
 from node_agent.pods.worker import gather_both
+from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import NotReady, Refused
+from tests.testbed.docker.fake import FakeDocker
 from tests.unit.node_agent.examples import make_pod
 from tests.unit.node_agent.fake_host import POLLS, FakeHost, fake_host, kill_anywhere
 
-PAIR = make_pod("[{name: main, image: toolbox}, {name: side, image: toolbox}]", "  volumes: [{name: v, emptyDir: {}}]")
+PAIR = make_pod(
+    "[{name: main, image: toolbox, imagePullPolicy: IfNotPresent}, {name: side, image: toolbox}]",
+    "  volumes: [{name: v, emptyDir: {}}]",
+)
 SOON = make_pod(spec="  terminationGracePeriodSeconds: 0")
 ONCE = make_pod('[{name: main, image: toolbox, command: ["exit 0"]}]', "  restartPolicy: Never")
 STEPS = make_pod(
@@ -42,6 +47,7 @@ STEPS_ONCE = make_pod(
   initContainers: [{name: side, image: toolbox, restartPolicy: Always}]
 """,
 )
+WITHOUT_PULL = make_pod("[{name: main, image: toolbox, imagePullPolicy: IfNotPresent}]")
 NEWER = replace(SOON, spec=replace(SOON.spec, containers=(replace(SOON.spec.containers[0], image="toolbox:2"),)))
 
 
@@ -151,6 +157,64 @@ def directory_for(file: str) -> Path:
     path = Path(file)
     path.mkdir(parents=True)
     return path
+
+
+class SandboxStartsLate(FakeDocker):
+    """A Docker that starts a sandbox only when another container was created."""
+
+    def __init__(self, *images: str) -> None:
+        super().__init__(*images)
+        self.created = asyncio.Event()
+
+    async def create(self, spec: ContainerConfig) -> str:
+        container = await super().create(spec)
+        if spec.network != "none":
+            self.created.set()
+        return container
+
+    async def start(self, container: str) -> None:
+        if self.held[container].seen.is_sandbox:
+            await self.created.wait()
+        await super().start(container)
+
+
+async def test_container_is_created_while_its_sandbox_starts(tmp_path: Path) -> None:
+    async with fake_host(tmp_path / "w") as host:
+        host.docker = SandboxStartsLate("pause", "toolbox")
+        await host.live(WITHOUT_PULL, lambda: host.status.phase == "Running")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        "imagePullPolicy: Always",
+        "imagePullPolicy: IfNotPresent, env: [{name: IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]",
+    ],
+)
+async def test_container_that_needs_a_pull_or_the_address_is_created_after_the_attach(
+    tmp_path: Path, fields: str
+) -> None:
+    pod = make_pod(f"[{{name: main, image: toolbox, {fields}}}]")
+    async with fake_host(tmp_path / "w") as host:
+        host.switch.unavailable = True
+        await host.live(pod, lambda: bool(host.status.reason))
+        assert host.docker.find("POD")
+        assert not host.docker.find("main")
+        host.switch.unavailable = False
+        host.docker.pulls["toolbox"] = None
+        await host.live(pod, lambda: host.status.phase == "Running")
+
+
+async def test_container_created_before_the_network_failed_is_started_later(tmp_path: Path) -> None:
+    async with fake_host(tmp_path / "w") as host:
+        host.docker = SandboxStartsLate("pause", "toolbox")
+        host.switch.unavailable = True
+        await host.live(WITHOUT_PULL, lambda: bool(host.status.reason))
+        assert host.docker.created.is_set()
+        host.switch.unavailable = False
+        await host.live(WITHOUT_PULL, lambda: host.status.phase == "Running")
+        [container] = host.docker.find("main")
+        assert (container.running, container.restart_count) == (True, 0)
 
 
 async def test_hosts_file_write_is_retried(tmp_path: Path) -> None:

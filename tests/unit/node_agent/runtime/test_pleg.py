@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from node_agent.runtime.container import ATTEMPT, POD_UID, RuntimeContainer
+from node_agent.runtime.container import ATTEMPT, POD_UID, ContainerEvent, RuntimeContainer
 from node_agent.runtime.pleg import PodCache
 from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import NotReady
@@ -68,6 +68,75 @@ async def test_event_during_a_docker_query_is_not_missed() -> None:
     [old] = (await looking).all
     [new] = (await cache.get(UID)).all
     assert (old.running, new.running) == (True, False)
+
+
+async def test_event_about_a_state_that_was_read_already_causes_no_request() -> None:
+    docker = FakeDocker("pause")
+    cache = PodCache(docker)
+    identity = await container(docker)
+    await cache.get(UID)
+    before = docker.calls
+    cache.apply_event(ContainerEvent("start", identity, UID))
+    assert (await cache.get(UID)).all[0].running
+    assert docker.calls == before
+    docker.end(identity, 3)
+    cache.apply_event(ContainerEvent("die", identity, UID))
+    assert (await cache.get(UID)).all[0].exited
+    assert docker.calls == before + 1
+    cache.apply_event(ContainerEvent("die", identity, UID))
+    await cache.get(UID)
+    assert docker.calls == before + 1
+    for action in ("start", "oom", "destroy"):
+        cache.apply_event(ContainerEvent(action, identity, UID))
+        await cache.get(UID)
+    assert docker.calls == before + 4
+    await docker.remove(identity)
+    cache.apply_event(ContainerEvent("destroy", identity, UID))
+    assert not (await cache.get(UID)).all
+    before = docker.calls
+    cache.apply_event(ContainerEvent("destroy", identity, UID))
+    cache.apply_event(ContainerEvent("destroy", identity, "another pod"))
+    await cache.get(UID)
+    assert docker.calls == before
+
+
+class SlowDocker(FakeDocker):
+    """A Docker that has read the containers of a pod when `read` is set, and returns them when `returns` is set."""
+
+    def __init__(self, *images: str) -> None:
+        super().__init__(*images)
+        self.read, self.returns = asyncio.Event(), asyncio.Event()
+
+    async def list_pod_containers(self, uid: str) -> list[RuntimeContainer]:
+        answer = await super().list_pod_containers(uid)
+        self.read.set()
+        await self.returns.wait()
+        return answer
+
+
+async def test_event_during_a_docker_query_is_compared_with_its_result() -> None:
+    docker = SlowDocker("pause")
+    cache = PodCache(docker)
+    identity = await container(docker)
+    before = docker.calls
+    reading = asyncio.create_task(cache.get(UID))
+    await docker.read.wait()
+    cache.apply_event(ContainerEvent("start", identity, UID))
+    docker.returns.set()
+    assert (await reading).all[0].running
+    await cache.get(UID)
+    assert docker.calls == before + 1, "the start was known"
+    docker.end(identity, 3)
+    cache.apply_event(ContainerEvent("die", identity, UID))
+    docker.read.clear()
+    docker.returns.clear()
+    reading = asyncio.create_task(cache.get(UID))
+    await docker.read.wait()
+    await docker.start(identity)
+    cache.apply_event(ContainerEvent("start", identity, UID))
+    docker.returns.set()
+    assert not (await reading).all[0].running
+    assert (await cache.get(UID)).all[0].running
 
 
 async def test_relist_reports_changes_without_events() -> None:

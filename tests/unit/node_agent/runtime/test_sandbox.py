@@ -48,7 +48,7 @@ async def test_sandbox_start_is_retried_with_back_off(tmp_path: Path) -> None:
             assert sandbox.is_backing_off(due - timedelta(milliseconds=1))
             assert not sandbox.is_backing_off(due)
         assert delays == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
-        await sandbox.attach(pod, await sandbox.create(pod, 0, actions))
+        await sandbox.attach(pod, await sandbox.start(await sandbox.create(pod, 0, actions)))
         assert not sandbox.is_backing_off(steady_clock())
         await fail()
         assert delays[-1] == 1

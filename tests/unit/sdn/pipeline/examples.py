@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv4Network
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sdn.model.flow import Action, Bucket, Ct, Flow, Goto, Group, Learn, Resubmit
+from sdn.model.match import Match
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
+from sdn.pipeline.service import REMEMBER_ENDPOINT
+from sdn.pipeline.tables import FROM_ENDPOINT, Table
 from sdn.topology import NodeNetwork, Peer
 from tests.unit.sdn.examples import CLUSTER, NODE
 
@@ -48,7 +52,7 @@ def port_sets(draw: st.DrawFn) -> dict[ServicePortName, ServicePortInfo]:
     return port_set
 
 
-PREVIOUS = {0: 0, 10: 10, 20: 12, 21: 13, 22: 14, 23: 15, 24: 16, 40: 20, 41: 21, 50: 29, 70: 30, 90: 40}
+PREVIOUS = {0: 0, 10: 10, 20: 12, 21: 13, 22: 14, 23: 15, 24: 16, 40: 20, 41: 21, 50: 29, 52: 29, 70: 30, 90: 40}
 """Number in the previous version by today's number."""
 
 
@@ -58,8 +62,18 @@ def previous_action(action: Action) -> Action:
     return action
 
 
+def previous_flows(flows: Iterable[Flow]) -> frozenset[Flow]:
+    """Return these flows as in the previous version, which knew replies by their ports only."""
+    return frozenset(previous_flow(flow) for flow in flows if flow.table != Table.ENDPOINT_LOOKUP)
+
+
 def previous_flow(flow: Flow) -> Flow:
-    return replace(flow, table=PREVIOUS[flow.table], actions=tuple(map(previous_action, flow.actions)))
+    actions = tuple(previous_action(action) for action in flow.actions if action != REMEMBER_ENDPOINT)
+    return replace(flow, table=PREVIOUS[flow.table], match=without_sender(flow.match), actions=actions)
+
+
+def without_sender(match: Match) -> Match:
+    return Match(tuple(field_match for field_match in match.fields if field_match.field != FROM_ENDPOINT))
 
 
 def previous_group(group: Group) -> Group:
@@ -67,3 +81,10 @@ def previous_group(group: Group) -> Group:
         group.number,
         tuple(Bucket(bucket.weight, tuple(map(previous_action, bucket.actions))) for bucket in group.buckets),
     )
+
+
+def renumbered(flow: Flow) -> Flow:
+    """Return what becomes of a flow of services from the previous version; it goes on to know replies by ports only."""
+    if flow.table != Table.SERVICE_UNDNAT:
+        return flow
+    return replace(flow, table=int(Table.ENDPOINT_LOOKUP), match=without_sender(flow.match))

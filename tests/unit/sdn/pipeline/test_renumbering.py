@@ -17,7 +17,7 @@ from sdn.pipeline.service import ServiceFlows
 from sdn.pipeline.tables import Table
 from sdn.topology import Pod
 from tests.unit.sdn.examples import NODE
-from tests.unit.sdn.pipeline.examples import EMPTY_NETWORK, port_sets, previous_flow, previous_group
+from tests.unit.sdn.pipeline.examples import EMPTY_NETWORK, port_sets, previous_flows, previous_group, renumbered
 
 NETWORK = replace(EMPTY_NETWORK, pods=frozenset({Pod(16, IPv4Address("10.128.0.2"), 10)}), multicast=frozenset({10}))
 
@@ -29,15 +29,20 @@ def service_flows(ports: dict[ServicePortName, ServicePortInfo]) -> FlowSet:
 @given(port_sets())
 def test_flows_of_the_previous_version_become_todays(ports: dict[ServicePortName, ServicePortInfo]) -> None:
     today = service_flows(ports)
-    assert {renumbered_flow(previous_flow(flow)) for flow in today.flows} == today.flows
+    assert {renumbered_flow(flow) for flow in previous_flows(today.flows)} == replaced_by_the_proxy(today.flows)
     assert {renumbered_group(previous_group(group)) for group in today.groups} == today.groups
 
 
 @given(port_sets())
 def test_flows_of_today_stay(ports: dict[ServicePortName, ServicePortInfo]) -> None:
     today = service_flows(ports)
-    assert all(renumbered_flow(flow) == flow for flow in today.flows)
+    assert all(renumbered_flow(flow) == flow for flow in today.flows | replaced_by_the_proxy(today.flows))
     assert all(renumbered_group(group) == group for group in today.groups)
+
+
+def replaced_by_the_proxy(flows: frozenset[Flow]) -> frozenset[Flow]:
+    """Return the flows of services between the first write of the node and that of the service proxy."""
+    return frozenset(renumbered(flow) for flow in flows if flow.table != Table.ENDPOINT_LOOKUP)
 
 
 def after(state: FlowSet, diff: FlowDiff) -> FlowSet:
@@ -54,8 +59,9 @@ def after(state: FlowSet, diff: FlowDiff) -> FlowSet:
 def test_first_sync_of_the_node_moves_every_flow_to_todays_tables(
     ports: dict[ServicePortName, ServicePortInfo],
 ) -> None:
-    today = service_flows(ports) | FlowSet(compile_flows(NETWORK))
-    before = FlowSet(frozenset(map(previous_flow, today.flows)), frozenset(map(previous_group, today.groups)))
+    services, node = service_flows(ports), compile_flows(NETWORK)
+    today = FlowSet(replaced_by_the_proxy(services.flows) | node, services.groups)
+    before = FlowSet(previous_flows(services.flows | node), frozenset(map(previous_group, services.groups)))
     state = BridgeState(BRIDGE_LAYOUT, before.flows, before.groups)
     desired = FlowSetState.of(FlowSet(compile_flows(NETWORK)))
     diff = state.diff(Partition.NODE, desired) + state.renumbering(Partition.NODE)
@@ -69,5 +75,5 @@ def test_first_sync_of_the_node_moves_every_flow_to_todays_tables(
 
 def test_tables_of_services_have_numbers_that_the_previous_version_does_not_use_for_services() -> None:
     services = {Table.SERVICE_CONNTRACK, Table.SERVICE_LB, Table.SESSION_AFFINITY, Table.AFFINITY_CHECK}
-    services |= {Table.ENDPOINT_DNAT, Table.SERVICE_UNDNAT}
+    services |= {Table.ENDPOINT_DNAT, Table.ENDPOINT_LOOKUP, Table.USED_ENDPOINTS, Table.SERVICE_UNDNAT}
     assert not services & {12, 13, 14, 15, 16, 29}

@@ -8,12 +8,12 @@ from ipaddress import IPv4Address
 from hypothesis import given
 
 from sdn.model.flow import Ct, Flow, FlowSet, Goto, GroupAction
-from sdn.model.match import REG0
+from sdn.model.match import ETH_TYPE, IN_PORT, IP_PROTO, IP_SRC, REG0
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
 from sdn.pipeline.compiler import compile_flows
 from sdn.pipeline.flows import is_service_flow
 from sdn.pipeline.service import GROUP_HASH_SLOTS, ServiceFlows
-from sdn.pipeline.tables import Table
+from sdn.pipeline.tables import FROM_ENDPOINT, MAX_PORTS_WITH_SENDERS, MAX_SENDERS, Table
 from tests.unit.sdn.examples import NODE, web
 from tests.unit.sdn.pipeline.examples import EMPTY_NETWORK, port_sets
 
@@ -83,14 +83,60 @@ def _leads_on(flow: Flow) -> bool:
     return any(isinstance(action, GroupAction | Ct | Goto) for action in flow.actions)
 
 
-def test_endpoint_change_changes_one_group() -> None:
+def test_endpoint_change_changes_one_group_and_the_flow_of_the_endpoint() -> None:
     before, after = web("10.128.0.2", "10.128.0.3"), web("10.128.0.2", "10.128.0.3", "10.128.0.4")
     service_flows = ServiceFlows(NODE)
     service_flows.sync([before])
     closed, opened = service_flows.update(ServicePortChange((before,), (after,)))
     assert not closed.flows
-    assert not opened.flows
+    assert [str(flow.match) for flow in opened.flows] == ["ip,nw_src=10.128.0.4"]
     assert [group.number for group in closed.groups] == [group.number for group in opened.groups]
+
+
+def senders(service_flows: ServiceFlows) -> list[str]:
+    """Return the matches of the packets that may be replies."""
+    return sorted(str(flow.match) for flow in service_flows.all().flows if flow.table == Table.ENDPOINT_LOOKUP)
+
+
+def test_senders_are_endpoints_until_a_vnid_has_too_many() -> None:
+    first = int(IPv4Address("10.128.0.2"))
+    addresses = [str(IPv4Address(first + number)) for number in range(MAX_SENDERS + 1)]
+    few, many = web(*addresses[:-1]), web(*addresses)
+    for_all = replace(web(addresses[0]), key=replace(few.key, namespace="default"), vnid=0)
+    service_flows = ServiceFlows(NODE)
+    service_flows.sync([few, for_all])
+    exact = sorted(f"ip,nw_src={address}" for address in addresses[:-1])
+    assert senders(service_flows) == exact
+    service_flows.update(ServicePortChange((few,), (many,)))
+    assert senders(service_flows) == ["ip,in_port=2", f"ip,nw_src={addresses[0]}", "ip,reg0=0xa"]
+    service_flows.update(ServicePortChange((many,), (few,)))
+    assert senders(service_flows) == exact
+    service_flows.update(ServicePortChange((few,)))
+    assert senders(service_flows) == [f"ip,nw_src={addresses[0]}"]
+
+
+def test_senders_are_all_of_a_vnid_with_very_many_service_ports() -> None:
+    ports = [
+        replace(web("10.128.0.2"), key=ServicePortName("red", f"web-{number}", "", Protocol.TCP), cluster_ip=None)
+        for number in range(MAX_PORTS_WITH_SENDERS + 1)
+    ]
+    service_flows = ServiceFlows(NODE)
+    service_flows.sync(ports)
+    assert senders(service_flows) == ["ip,in_port=2", "ip,reg0=0xa"]
+
+
+@given(port_sets())
+def test_packet_depends_on_ports_only_if_its_sender_may_be_an_endpoint(
+    ports: dict[ServicePortName, ServicePortInfo],
+) -> None:
+    flows = ServiceFlows(NODE).sync(ports.values()).flows | compile_flows(EMPTY_NETWORK)
+    for flow in flows:
+        fields = {field_match.field for field_match in flow.match.fields}
+        if flow.table == Table.ENDPOINT_LOOKUP:
+            assert fields <= {ETH_TYPE, IP_SRC, IP_PROTO, IN_PORT, REG0}
+            assert IP_PROTO not in fields or IN_PORT in fields
+        if flow.table == Table.SERVICE_UNDNAT and fields != {ETH_TYPE}:
+            assert FROM_ENDPOINT in fields
 
 
 def test_external_traffic_policy_local_does_not_restrict_pods() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from api.core.node import Namespace
 from api.core.pod import Container, EphemeralContainer, Pod, PodSpec
 from api.meta.types import ObjectMeta, OwnerReference
-from master.admission.plugin import AdmissionRequest, Operation
+from master.admission.plugin import AdmissionRequest, Operation, ignore_annotation
 from master.admission.pod_security.plugin import PodSecurity, pod_warnings
 from master.admission.pod_security.policy import LevelVersion, parse_policy
 from master.errors import StatusError
@@ -49,7 +49,12 @@ def namespace(**labels: str) -> Namespace:
 
 
 def validate(
-    storage: SQLiteStorage, resource: AnyResource, obj: Any, old: Any = None, subresource: str = ""
+    storage: SQLiteStorage,
+    resource: AnyResource,
+    obj: Any,
+    old: Any = None,
+    subresource: str = "",
+    annotate: Callable[[str, str], None] = ignore_annotation,
 ) -> list[str]:
     """Validate a write and return its warnings."""
     warnings: list[str] = []
@@ -61,6 +66,7 @@ def validate(
         subresource=subresource,
         old=old,
         warn=warnings.append,
+        annotate=annotate,
     )
     PodSecurity().validate(request, obj, Transaction(storage))
     return warnings
@@ -123,6 +129,21 @@ def test_invalid_label_that_is_stored_is_the_safe_one() -> None:
     both = {f"{PREFIX}enforce": "restricted", f"{PREFIX}warn": "baseline", f"{PREFIX}warn-version": "v1.25"}
     assert str(parse_policy(both).warn) == "baseline:v1.25"
     assert parse_policy({}).enforce == LevelVersion()
+
+
+@pytest.mark.parametrize(("level", "is_named"), [("strict", True), ("privileged", False)])
+async def test_invalid_label_that_is_stored_is_named_in_audit_events(
+    storage: SQLiteStorage, level: str, is_named: bool
+) -> None:
+    await storage.write(put(namespace(audit=level)))
+    template = PodTemplateSpec(spec=ORDINARY.spec)
+    deployment = Deployment(metadata=ObjectMeta(name="d", namespace="red"), spec=DeploymentSpec(template=template))
+    for resource, obj in ((PODS, ORDINARY), (DEPLOYMENTS, deployment)):
+        annotations: dict[str, str] = {}
+        validate(storage, resource, obj, annotate=annotations.__setitem__)
+        error = annotations.get(f"{PREFIX}error", "")
+        assert error.startswith(f"Failed to parse policy: metadata.labels[{PREFIX}audit]") == is_named
+        assert ("must be one of privileged, baseline, restricted" in error) == is_named
 
 
 async def test_new_level_warns_of_the_pods_that_it_would_reject(storage: SQLiteStorage) -> None:

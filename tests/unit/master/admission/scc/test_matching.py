@@ -219,6 +219,15 @@ REFUSED: Mapping[str, tuple[Pod, Sequence[str], Sequence[str]]] = {
             "unconfined is not an allowed seccomp profile. Valid values are [runtime/default]",
         ),
     ),
+    "seccomp profile of a file": (
+        secured({"seccompProfile": {"type": "Localhost", "localhostProfile": "mine.json"}}), USER,
+        (
+            "pod.metadata.annotations[seccomp.security.alpha.kubernetes.io/pod]: Forbidden: "
+            "localhost/mine.json is not an allowed seccomp profile. Valid values are [runtime/default]",
+            "pod.metadata.annotations[container.seccomp.security.alpha.kubernetes.io/a]: Forbidden: "
+            "localhost/mine.json is not an allowed seccomp profile. Valid values are [runtime/default]",
+        ),
+    ),
     "privilege escalation": (
         secured(context={"allowPrivilegeEscalation": True}), USER,
         (
@@ -287,6 +296,54 @@ def test_own_scc_fills_every_field_that_it_requires() -> None:
             "capabilities": {"add": ["NET_RAW"], "drop": ["MKNOD"]},
         },
     )
+
+
+TOKEN_SOURCES = (
+    {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}},
+    {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+    {"downwardAPI": {"items": [{"path": "namespace", "fieldRef": {"fieldPath": "metadata.namespace"}}]}},
+)
+
+
+@pytest.mark.parametrize(
+    ("sources", "is_admitted"),
+    [
+        (TOKEN_SOURCES, True),
+        ((*TOKEN_SOURCES, {"secret": {"name": "s"}}), False),
+        ((*TOKEN_SOURCES, {"configMap": {"name": "other", "items": [{"key": "ca.crt", "path": "ca.crt"}]}}), False),
+        (({"serviceAccountToken": {"path": "token", "audience": "vault"}},), False),
+        (({"downwardAPI": {"items": [{"path": "n", "fieldRef": {"fieldPath": "spec.nodeName"}}]}},), False),
+    ],
+)
+def test_volume_with_the_token_of_a_pod_counts_as_a_secret(
+    sources: Sequence[Mapping[str, Any]], *, is_admitted: bool
+) -> None:
+    own = SECURITY_CONTEXT_CONSTRAINTS.rules.default(
+        SecurityContextConstraints(
+            metadata=ObjectMeta(name="own"),
+            priority=20,
+            run_as_user=RunAsUserStrategy(type="RunAsAny"),
+            se_linux_context=SELinuxContextStrategy(type="RunAsAny"),
+            volumes=("secret",),
+        )
+    )
+    wanted = volume(projected={"sources": sources})
+    admitted = decide(wanted, (*BOOTSTRAP_SCCS, own), RANGES, usable(("own", *USER))).admitted
+    assert admitted is not None
+    assert (admitted.scc.metadata.name == "own") == is_admitted
+    if is_admitted:
+        assert contexts(admitted.pod) == ({}, {})
+
+
+def test_first_group_of_the_first_block_of_a_namespace_is_filled_in() -> None:
+    ranges = parse_ranges({**ANNOTATIONS, "openshift.io/sa.scc.supplemental-groups": "1/3,100-200"})
+    admitted = decide(pod(), BOOTSTRAP_SCCS, ranges, usable(USER)).admitted
+    assert admitted is not None
+    assert contexts(admitted.pod) == ({**F2_POD, "fsGroup": 1}, F2_CONTAINER)
+    without_groups = parse_ranges(without(ANNOTATIONS, "openshift.io/sa.scc.supplemental-groups"))
+    admitted = decide(pod(), BOOTSTRAP_SCCS, without_groups, usable(USER)).admitted
+    assert admitted is not None
+    assert contexts(admitted.pod) == (F2_POD, F2_CONTAINER)
 
 
 def test_containers_of_every_sort_are_filled_on_their_own() -> None:
