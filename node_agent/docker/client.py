@@ -18,6 +18,7 @@ from typing import Any, ParamSpec, TypeVar
 import docker.errors
 import requests
 import urllib3.exceptions
+from docker.api.client import APIClient
 from docker.types import LogConfig
 
 from api.core.node import ContainerImage
@@ -353,7 +354,7 @@ def with_driver_errors(function: Callable[[], T]) -> T:
         raise NotReady(f"Docker does not answer: {error}") from None
 
 
-class _UnixSocketClient(docker.APIClient):
+class _UnixSocketClient(APIClient):
     """Docker's client without the settings of a session, of which a request over a unix socket needs none.
 
     Proxies, .netrc, cookies, hooks and redirects take a third of the time of a request.
