@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 from itertools import pairwise
 
@@ -223,6 +224,7 @@ def dst_port(protocol: int, port: int) -> Match:
     return ip() & Match(fields)
 
 
+@lru_cache
 def ct_state(state: str) -> Match:
     """Match tracked packets in a connection state: `new`, `est` (established), `rel` (related), `dnat` (translated)."""
     bits = CT_BITS[state] | CT_BITS["trk"]
@@ -231,8 +233,13 @@ def ct_state(state: str) -> Match:
 
 def new_connection(protocol: int, port: int, mask: int = 0xFFFF, dst: IPv4Address | None = None) -> Match:
     """Match tracked packets that begin a connection to a port of `dst` (None: any address)."""
+    return ip(dst=dst) & _new_to_port(protocol, port, mask)
+
+
+@lru_cache(maxsize=4096)
+def _new_to_port(protocol: int, port: int, mask: int) -> Match:
     fields = (FieldMatch(IP_PROTO, protocol, IP_PROTO.all_ones), FieldMatch(_DST_PORTS[protocol], port, mask))
-    return ip(dst=dst) & ct_state("new") & Match(fields)
+    return ct_state("new") & Match(fields)
 
 
 def new_connection_fragment(protocol: int, port: int, mask: int = 0xFFFF, dst: IPv4Address | None = None) -> Match:

@@ -99,13 +99,14 @@ async def test_informer_lists_once_and_resumes_its_watch(script: tuple[Script, C
 
 async def test_informer_keeps_what_transform_returns(script: tuple[Script, Client]) -> None:
     server, client = script
-    listed = {
-        "kind": "L",
-        "apiVersion": "v1",
-        "metadata": {"resourceVersion": "5"},
-        "items": [namespace("a", 1, x="1")],
-    }
-    server.lists = [listed]
+    server.lists = [
+        {
+            "kind": "L",
+            "apiVersion": "v1",
+            "metadata": {"resourceVersion": "5"},
+            "items": [namespace("a", 1, x="1")],
+        }
+    ]
     server.watches = [[{"type": "ADDED", "object": namespace("b", 6, x="1")}]]
 
     def without_labels(obj: Namespace) -> Namespace:
