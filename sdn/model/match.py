@@ -23,7 +23,7 @@ CT_BITS = {"new": 1, "est": 2, "rel": 4, "rpl": 8, "inv": 16, "trk": 32, "snat":
 """Bits of ct_state, with the names of ovs-fields(7)."""
 
 
-class Field(Struct, frozen=True, gc=False, order=True):
+class Field(Struct, frozen=True, gc=False, order=True, cache_hash=True):
     """A field of a packet or of its metadata, with its name in Open vSwitch; `bits` is its width.
 
     `rank` orders the fields of a match. A prerequisite comes before the fields that need it; apart from that, the order
@@ -33,10 +33,6 @@ class Field(Struct, frozen=True, gc=False, order=True):
     rank: int
     name: str
     bits: int
-
-    def __hash__(self) -> int:
-        """Hash the rank only, because tens of thousands of flows are hashed, and ranks differ."""
-        return self.rank
 
     @property
     def all_ones(self) -> int:
