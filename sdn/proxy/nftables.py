@@ -12,11 +12,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from ipaddress import IPv4Address
-from socket import inet_ntoa
 from zlib import crc32
 
 from sdn.host.firewall import pods_to_nodes_rules
 from sdn.model.host import GATEWAY_PORT_NAME
+from sdn.model.ipv4 import ipv4_text
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo
 from sdn.proxy.service_ports import ProxyConfig
 
@@ -223,7 +223,7 @@ def _affinity_ids(endpoints: tuple[EndpointInfo, ...], begin: int) -> Mapping[in
 
 
 def _target(endpoint: EndpointInfo) -> str:
-    return f"{inet_ntoa(endpoint.address.packed)} . {endpoint.port}"  # a third of the time that str(address) takes
+    return f"{ipv4_text(endpoint.address)} . {endpoint.port}"
 
 
 def _element_commands(verb: str, elements: Elements) -> str:

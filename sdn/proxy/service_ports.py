@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
-from socket import AF_INET, inet_pton
 from typing import NamedTuple, Self
 
 from msgspec import Struct
@@ -20,6 +19,7 @@ from msgspec.structs import replace
 
 from api.core.endpoints import Endpoint, EndpointSlice
 from api.core.services import DEFAULT_AFFINITY_SECONDS, EXTERNAL_NAME, HEADLESS, Service, ServicePort, has_node_ports
+from sdn.model.ipv4 import parse_ipv4
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
 from sdn.topology import GLOBAL_VNID, Node, NodeNetworkConfig
 
@@ -243,14 +243,6 @@ def frontends(service: Service) -> frozenset[Frontend]:
         if has_node_ports(service) and port.node_port:
             claimed.add(Frontend(FrontendKind.NODE_PORT, None, protocol, port.node_port))
     return frozenset(claimed)
-
-
-def parse_ipv4(text: str) -> IPv4Address | None:
-    """Return an IPv4 address, or None if the text is not one."""
-    try:
-        return IPv4Address(inet_pton(AF_INET, text))  # eight times as fast as parsing by IPv4Address
-    except (OSError, ValueError):
-        return None
 
 
 def protocol_of(text: str) -> Protocol:

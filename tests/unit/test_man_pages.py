@@ -32,12 +32,14 @@ def texts() -> dict[str, str]:
 
 
 def test_every_command_has_a_page(texts: dict[str, str], tmp_path: Path) -> None:
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
-    assert set(texts) == set(scripts)
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    scripts = {Path(file).name for file in settings["tool"]["setuptools"]["script-files"]}
+    scripts |= set(settings["project"]["scripts"])
+    assert set(texts) == scripts
     written = write(tmp_path)
     assert sorted(str(path.relative_to(tmp_path)) for path in written) == [
         "man1/podlane.1.gz",
-        *(f"man8/{name}.8.gz" for name in sorted(set(scripts) - {"podlane"})),
+        *(f"man8/{name}.8.gz" for name in sorted(scripts - {"podlane"})),
     ]
     before = [path.read_bytes() for path in written]
     assert [path.read_bytes() for path in write(tmp_path)] == before

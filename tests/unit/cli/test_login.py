@@ -79,7 +79,7 @@ def test_ca_of_the_kubeconfig_is_used_for_the_same_master(
     file.write_text(yaml.safe_dump(document))
     monkeypatch.setenv("KUBECONFIG", str(file))
     assert main(["login", URL, "-u", "red", "-p", "x"]) == 1
-    assert "Cannot connect" in capsys.readouterr().err
+    assert "does not answer: Connection refused" in capsys.readouterr().err
     assert main(["login", "https://127.0.0.1:2", "-u", "red", "-p", "x"]) == 2
     assert "--certificate-authority is missing" in capsys.readouterr().err
 

@@ -22,10 +22,11 @@ from api.core.services import (
 )
 from api.network.types import PodAddress
 from sdn.drivers.openflow.messages import GroupCommand, bundle_add, group_mod
+from sdn.model.ipv4 import parse_ipv4
 from sdn.model.service_port import Protocol, ProxyMode, ServicePortInfo, ServicePortName
 from sdn.pipeline.service import GroupIds, service_port_flows
 from sdn.proxy.service_map import ServiceMap
-from sdn.proxy.service_ports import MAX_ENDPOINTS, parse_ipv4
+from sdn.proxy.service_ports import MAX_ENDPOINTS
 from tests.unit.sdn.examples import NODE
 from tests.unit.sdn.proxy.examples import (
     CONFIG,

@@ -1,0 +1,19 @@
+"""Converts IPv4 addresses from and to text by the C library, which takes a fraction of the time of `ipaddress`."""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address
+from socket import AF_INET, inet_ntoa, inet_pton
+
+
+def parse_ipv4(text: str) -> IPv4Address | None:
+    """Return an IPv4 address, or None if the text is not one."""
+    try:
+        return IPv4Address(inet_pton(AF_INET, text))
+    except (OSError, ValueError):
+        return None
+
+
+def ipv4_text(address: IPv4Address) -> str:
+    """Return the text of an address, as `str(address)`."""
+    return inet_ntoa(address.packed)
