@@ -107,7 +107,7 @@ async def _fan_out(size: Size, server: ApiServer, client: Client, progress: Prog
                     floor = [await _delivery_milliseconds(raw_watches, _shout(http, peer)) for _ in range(size.events)]
             what, bare = f"one event to {count} watches, the last one", "aiohttp alone, TLS"
             figures.append(Measurement(what, "ms", tuple(samples), FAN_OUT_BUDGETS.get(count), bare, tuple(floor)))
-            figures.append(Measurement(f"master, growth per watch, {count} watches", "KB", (grown,)))
+            figures.append(Measurement(f"master, growth per watch, {count} watches", "KB", (grown,), Budget(20)))
     return figures
 
 

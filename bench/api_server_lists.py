@@ -13,10 +13,12 @@ import msgspec
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
 from bench.api_server_process import busy, resident
-from bench.measurement import Measurement, Progress
+from bench.measurement import Budget, Measurement, Progress
+from bench.ping_process import pinging
 from tests.testbed.apiserver.process import ApiServer
 
 MAKERS = 50
+QUIET_SECONDS = 0.3
 ALL_PODS = "/api/v1/pods"
 TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 METADATA = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"
@@ -75,6 +77,28 @@ async def measure(
         figures.append(Measurement(f"list of {size.pods} pods, JSON", "ms", floor))
         for what, way in _ways(size, http).items():
             figures.append(Measurement(what, "ms", await _times(size.rounds, way), None, "the list, JSON", floor))
+        progress("other requests during lists")
+        figures += await _pauses(size, http, server)
+    return figures
+
+
+async def _pauses(size: Size, http: aiohttp.ClientSession, server: ApiServer) -> list[Measurement]:
+    """Measure how long another client waits for a response while a list is made and sent."""
+    figures = []
+    with pinging(server.kubeconfig) as ping:
+
+        async def longest(accept: str | None) -> float:
+            await asyncio.to_thread(ping.longest_milliseconds)
+            await (asyncio.sleep(QUIET_SECONDS) if accept is None else _read(http, accept))
+            return await asyncio.to_thread(ping.longest_milliseconds)
+
+        for what, accept in (("JSON", ""), ("Table", TABLE), ("metadata", METADATA)):
+            samples, floor = [], []
+            for _ in range(size.rounds):
+                samples.append(await longest(accept))
+                floor.append(await longest(None))
+            name = f"longest response to others during a list of {size.pods} pods, {what}"
+            figures.append(Measurement(name, "ms", tuple(samples), Budget(20), "without a list", tuple(floor)))
     return figures
 
 

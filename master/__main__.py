@@ -10,7 +10,6 @@ import logging
 import sys
 from collections.abc import Iterator
 
-from api.client.client import ClientError
 from api.client.kubeconfig import BadKubeconfig, kubeconfig_problems
 from master.config import MasterConfig, config_problems
 from master.own_addresses import is_own, own_addresses
@@ -18,6 +17,7 @@ from reconcile.config_file import load, read
 from reconcile.config_schema import problem
 from reconcile.daemon import notify, run
 from reconcile.errors import DriverError
+from reconcile.imports import without_system_authorities
 from reconcile.malloc import frozen_imports
 from reconcile.reload import Reloader
 
@@ -29,6 +29,8 @@ PROG, FILE = "podlane-master", "/etc/podlane/master.yaml"
 def main() -> int:
     """Run the console script. Exit codes: 0 stopped, 1 failed, 2 invalid configuration."""
     settings = load(MasterConfig, PROG, FILE, problems=_problems, file_problems=_problems_of_check)
+    with frozen_imports(), without_system_authorities():  # Each client of the master has a TLS context of its own.
+        from api.client.client import ClientError  # noqa: PLC0415
     errors: list[Exception] = []
 
     async def serve() -> None:

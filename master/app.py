@@ -130,7 +130,7 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
             port = config.port or server.port
             return config.master_public_url or (f"https://{config.advertise_address}:{port}" if port else "")
 
-        authorize = authorizer.allows if config.security_context_constraints else None
+        authorize = authorizer.allows_in_admission if config.security_context_constraints else None
         if authorize is None:
             log.warning("security context constraints are off: whoever may create a pod in a project can own its node")
         chain = AdmissionChain(admission_plugins(network.services, authorize), time.perf_counter)

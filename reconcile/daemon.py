@@ -20,7 +20,14 @@ from reconcile import malloc
 from reconcile.reload import Reloader
 
 _LIBC = ctypes.CDLL(None)
-_M_ARENA_MAX = -8
+_M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1
+_MAX_HEAP_BLOCK = 512 << 10
+"""Size in bytes above which a block of memory is mapped by itself, and returns to the kernel as soon as it is freed.
+
+Without a fixed value, the C library raises it to the size of the largest block that was freed, up to 32 MB. A list of
+all services would then lie among small blocks that stay. Buffers of sockets (256 KB) are smaller: to map them for every
+read would cost more than the read.
+"""
 _TLS_BUFFER = 64 << 10
 """Size in bytes of a TLS read buffer. Most connections are idle, and asyncio's default is four times as large."""
 
@@ -95,6 +102,8 @@ def run(
     """
     faulthandler.enable()
     _LIBC.mallopt(_M_ARENA_MAX, 1)  # threads share one heap: they wait far more than they allocate
+    _LIBC.mallopt(_M_MMAP_THRESHOLD, _MAX_HEAP_BLOCK)
+    _LIBC.mallopt(_M_TRIM_THRESHOLD, 2 * _MAX_HEAP_BLOCK)
     sslproto.SSLProtocol.max_size = _TLS_BUFFER
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JournalKeyValue() if _writes_to_journal() else TimedKeyValue())

@@ -36,6 +36,11 @@ RESERVED_FILES = 128
 TLS_READ_BUFFER_BYTES = 16 << 10
 """Size of asyncio's TLS read buffer per connection. Its default of 256 KB would be most of the memory of a watch."""
 
+SESSION_TICKETS = 0
+"""Tickets with which a TLS 1.3 client could resume its session. Clients of the daemons do not, and two tickets with a
+client certificate in them take two fifths of the server's time for a handshake.
+"""
+
 MAX_PATH_PARTS = 256
 """Parts of a path. The router of aiohttp takes quadratic time: 60,000 parts need a second, before authentication."""
 
@@ -54,6 +59,13 @@ BACKLOG = 1024
 MAX_REJECTED = 64
 """Connections that are rejected before other tasks run. Others run after each accepted connection, so requests wait for
 one handshake at a time, and not for all that a flood begins.
+"""
+
+MAX_HANDSHAKES, HANDSHAKE_TURN_SECONDS = 4, 0.05
+"""TLS handshakes that are done at the same time, and how long a client may take its time before the next one begins.
+
+Thousands of clients that connect at once answer at once, too, and each answer takes 2 ms or more: other requests would
+wait for all of them. A connection whose client has sent nothing has no turn.
 """
 
 ACCEPT_RETRY_SECONDS = 1.0
@@ -82,12 +94,15 @@ class Listener:
         self._accepting: dict[int, tuple[socket.socket, asyncio.Task[None]]] = {}
         """Listening socket and the task that accepts its connections, by port."""
         self._open: dict[int, _Connection] = {}
+        self._turns = asyncio.Semaphore(MAX_HANDSHAKES)
         self._on_rejected = on_rejected
         self.port = 0
 
     async def start(self, address: str, port: int, context: ssl.SSLContext | None = None) -> None:
         """Listen, with TLS if there is a context. Raises NotReady if the address cannot be bound."""
         sslproto.SSLProtocol.max_size = TLS_READ_BUFFER_BYTES
+        if context is not None:
+            context.num_tickets = SESSION_TICKETS
         try:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             listening = socket.create_server((address, port), family=family, backlog=BACKLOG)
@@ -169,7 +184,22 @@ class Listener:
                 await asyncio.sleep(0)  # Waiting connections are accepted at once, without other tasks in between.
 
     async def _serve(self, connection: _Connection, context: ssl.SSLContext | None) -> None:
-        """Do the TLS handshake, and pass the connection to the HTTP server."""
+        """Do the TLS handshake when its turn comes, and pass the connection to the HTTP server."""
+        if context is None:
+            await self._connect(connection, None)
+            return
+        try:
+            async with asyncio.timeout(self._limits.handshake_seconds):
+                await connection.wait_readable()
+        except TimeoutError:
+            connection.close()
+            return
+        async with self._turns:
+            connecting = asyncio.create_task(self._connect(connection, context))
+            await asyncio.wait((connecting,), timeout=HANDSHAKE_TURN_SECONDS)
+        await connecting
+
+    async def _connect(self, connection: _Connection, context: ssl.SSLContext | None) -> None:
         server = self._runner.server
         assert server is not None
         with contextlib.suppress(OSError):
@@ -191,6 +221,16 @@ class Listener:
         del self._open[number]
 
 
+def release_read_buffer(transport: asyncio.BaseTransport) -> None:
+    """Free the TLS read buffer of a connection on which nothing more is expected from the client, such as a watch.
+
+    If the client sends something, asyncio makes a new buffer. It has no interface to free one.
+    """
+    protocol = getattr(transport, "_ssl_protocol", None)
+    if isinstance(protocol, sslproto.SSLProtocol):
+        vars(protocol).update(_ssl_buffer=bytearray(), _ssl_buffer_view=memoryview(b""))
+
+
 RESET = struct.pack("ii", 1, 0)
 """Value of SO_LINGER with which a close sends a reset, and the kernel keeps nothing of the connection."""
 
@@ -207,6 +247,15 @@ class _Connection(socket.socket):
         self.handshake: asyncio.Task[None] | None = None
         self.transport: asyncio.Transport | None = None
         self._on_closed = on_closed
+
+    async def wait_readable(self) -> None:
+        """Wait until the client has sent something, or has disconnected."""
+        loop, readable = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(self)
 
     def abort(self) -> None:
         """Close the connection without waiting for its client."""

@@ -23,13 +23,25 @@ class LoopTiming:
     """Timing of a loop, in seconds.
 
     `resync`: maximum time between two passes. `debounce`: time that a burst of events may gather before a pass.
+    `pause_factor`: an event after a pass waits this many times as long as the pass took, at most MAX_PAUSE_SECONDS. So
+    events without end take a bounded share of the processor, and an event after a quiet time waits for nothing.
     `backoff_base`, `backoff_max`: wait after a failed pass, doubled after each further failure.
     """
 
     resync: float = 30.0
     debounce: float = 0.0
+    pause_factor: float = 0.0
     backoff_base: float = 0.1
     backoff_max: float = 10.0
+
+
+MAX_PAUSE_SECONDS = 1.0
+"""kube-proxy's default of minSyncPeriod."""
+
+
+def pause_after(seconds: float, timing: LoopTiming) -> float:
+    """Return the seconds between a pass that took `seconds` and the next one, while events wait."""
+    return min(seconds * timing.pause_factor, MAX_PAUSE_SECONDS)
 
 
 def retry_delay(failures: int, timing: LoopTiming) -> float:
@@ -86,16 +98,19 @@ class Loop:
     async def run(self) -> None:
         """Run passes until cancelled. The first pass begins at once."""
         while True:
+            begin = time.monotonic()
             wait = await self._attempt()
             self._passed_at = time.monotonic()
+            next_at = self._passed_at + pause_after(self._passed_at - begin, self._timing)
             try:
                 # Not wait_for: in Python 3.11 it may swallow a cancellation that comes together with the event.
                 async with asyncio.timeout(wait):
                     await self._trigger.wait()
             except TimeoutError:
                 continue
-            if self._timing.debounce:
-                await asyncio.sleep(self._timing.debounce)
+            pause = max(self._timing.debounce, next_at - time.monotonic())
+            if pause > 0:
+                await asyncio.sleep(pause)
 
     async def _attempt(self) -> float:
         self._trigger.clear()

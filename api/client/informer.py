@@ -31,7 +31,8 @@ class Informer(Generic[O]):
     `on_key` is called with the key of each item that was added, changed or deleted. `on_change` is called after each
     event and after each list, and after all calls of `on_key`. With `optional`, a kind that the API server does not
     serve counts as an empty collection; it is listed again every MISSING_KIND_RETRY_SECONDS. `accepts` filters items on
-    the client if the API server rejects `field_selector` with status 400.
+    the client if the API server rejects `field_selector` with status 400. `transform` reduces each object to the fields
+    that are read, before it is kept (client-go: TransformFunc); it keeps name, namespace and resourceVersion.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Informer(Generic[O]):
         optional: bool = False,
         accepts: Callable[[O], bool] | None = None,
         on_key: Callable[[tuple[str, str]], None] = lambda key: None,
+        transform: Callable[[O], O] = lambda obj: obj,
     ) -> None:
         self.synced = False
         self.connected = False
@@ -57,6 +59,7 @@ class Informer(Generic[O]):
         self._optional = optional
         self._accepts = accepts
         self._on_key = on_key
+        self._transform = transform
         self._items: dict[tuple[str, str], O] = {}
         self._resource_version = ""
 
@@ -105,12 +108,16 @@ class Informer(Generic[O]):
             self._apply(event)
 
     async def _list(self) -> None:
-        response = await self._client.list(self._kind, self._namespace, field_selector=self._field_selector)
-        previous = self._items
-        self._items = {
-            (obj.metadata.namespace, obj.metadata.name): obj for obj in response.items if self._is_accepted(obj)
-        }
-        self._resource_version = response.metadata.resource_version
+        previous, items = self._items, dict[tuple[str, str], O]()
+
+        def keep(obj: O) -> None:
+            if self._is_accepted(obj):
+                items[obj.metadata.namespace, obj.metadata.name] = self._transform(obj)
+
+        self._resource_version = await self._client.list_each(
+            self._kind, keep, self._namespace, field_selector=self._field_selector
+        )
+        self._items = items
         self.synced = True
         self.kind_is_missing = False
         self._log_connected()
@@ -125,7 +132,7 @@ class Informer(Generic[O]):
         if event.type == "DELETED" or not self._is_accepted(obj):
             self._items.pop(key, None)
         else:
-            self._items[key] = obj
+            self._items[key] = self._transform(obj)
         self._on_key(key)
         self._on_change()
 

@@ -73,6 +73,9 @@ def browser_safe(attributes: Attributes) -> Attributes:
     return replace(attributes, verb=verb, subresource=subresource)
 
 
+ROLES_AND_BINDINGS = (Role, RoleBinding, ClusterRole, ClusterRoleBinding)
+"""Kinds on which decisions depend."""
+
 MAX_READERS = 1000
 """Users whose readable names are kept."""
 
@@ -85,7 +88,7 @@ class ReadableNames:
 
     def __init__(self, store: Storage) -> None:
         self._by_reader: dict[tuple[User, str], dict[str, bool]] = {}
-        for kind in (Role, RoleBinding, ClusterRole, ClusterRoleBinding):
+        for kind in ROLES_AND_BINDINGS:
             store.watch(group_resource(kind), self._forget)
 
     def of(self, user: User, resource: AnyResource) -> dict[str, bool]:
@@ -99,6 +102,35 @@ class ReadableNames:
             decisions.clear()
 
 
+MAX_ADMISSION_DECISIONS = 2000
+"""Decisions of admission that are kept."""
+
+
+class AdmissionDecisions:
+    """The decisions that admission asks for, kept until roles or bindings change.
+
+    For one pod these are several: whether its service account and its requester may use one SCC after the other.
+    """
+
+    def __init__(self, store: Storage, decide: Callable[[User, Attributes], bool]) -> None:
+        self._decide = decide
+        self._decisions: dict[tuple[User, Attributes], bool] = {}
+        for kind in ROLES_AND_BINDINGS:
+            store.watch(group_resource(kind), lambda _: self._decisions.clear())
+
+    def of(self, user: User, attributes: Attributes) -> bool:
+        """Return the decision. That about a node depends on its pods, too, and is not kept."""
+        if user.node:
+            return self._decide(user, attributes)
+        key = user, attributes
+        allowed = self._decisions.get(key)
+        if allowed is None:
+            if len(self._decisions) >= MAX_ADMISSION_DECISIONS:
+                self._decisions.clear()
+            allowed = self._decisions[key] = self._decide(user, attributes)
+        return allowed
+
+
 class Authorizer:
     """Decides which requests are allowed. Methods that require something raise `errors.StatusError`."""
 
@@ -106,6 +138,7 @@ class Authorizer:
         self._store = store
         self._bindings = BindingIndex(store)
         self._readable = ReadableNames(store)
+        self._admission = AdmissionDecisions(store, self.allows)
 
     def require(self, user: User, verb: str, info: RequestInfo, query: Mapping[str, str]) -> Decision:
         """Require that the user may send this request for objects, and return why. Raises Forbidden."""
@@ -135,6 +168,10 @@ class Authorizer:
     def allows(self, user: User, attributes: Attributes | PathAttributes) -> bool:
         """Return whether a request is allowed by its attributes alone."""
         return self.decide(user, attributes).allowed
+
+    def allows_in_admission(self, user: User, attributes: Attributes) -> bool:
+        """Return whether a request is allowed, as `allows`. The decision is kept."""
+        return self._admission.of(user, attributes)
 
     def _decide(self, user: User, attributes: Attributes | PathAttributes, access: NodeAccess) -> Decision:
         if user.extra and (denial := scopes.denial(user, attributes, self._cluster_role_rules)) is not None:

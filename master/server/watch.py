@@ -33,6 +33,7 @@ from master.serialization import negotiation, tables
 from master.serialization.negotiation import View
 from master.storage.interface import Compacted, Key, Record, Storage, WatchEvent
 from reconcile.exposition import MetricFamily, counter, format_labels, gauge
+from reconcile.listener import release_read_buffer
 
 MAX_QUEUED_BYTES = 8 << 20
 """Maximum size of the queue of one client, in bytes. A client with a longer queue is disconnected."""
@@ -328,6 +329,7 @@ class WatchHandler:
         transport = http.transport
         if transport is None:
             return response
+        release_read_buffer(transport)
         watcher = Watcher(self, options, ClientStream(http, transport, response, self._turns))
         self._open.add(watcher)
         try:

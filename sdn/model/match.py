@@ -10,9 +10,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 from itertools import pairwise
+
+from msgspec import Struct
 
 ETH_IPV4 = 0x0800
 ETH_ARP = 0x0806
@@ -21,8 +23,7 @@ CT_BITS = {"new": 1, "est": 2, "rel": 4, "rpl": 8, "inv": 16, "trk": 32, "snat":
 """Bits of ct_state, with the names of ovs-fields(7)."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Field:
+class Field(Struct, frozen=True, gc=False, order=True, cache_hash=True):
     """A field of a packet or of its metadata, with its name in Open vSwitch; `bits` is its width.
 
     `rank` orders the fields of a match. A prerequisite comes before the fields that need it; apart from that, the order
@@ -32,10 +33,6 @@ class Field:
     rank: int
     name: str
     bits: int
-
-    def __hash__(self) -> int:
-        """Hash the rank only, because tens of thousands of flows are hashed, and ranks differ."""
-        return self.rank
 
     @property
     def all_ones(self) -> int:
@@ -116,8 +113,7 @@ def _state_text(value: int, mask: int) -> str:
     return "".join(f"{'+' if value & bit else '-'}{name}" for name, bit in CT_BITS.items() if mask & bit)
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class FieldMatch:
+class FieldMatch(Struct, frozen=True, gc=False, order=True):
     """A match on packets whose field has `value` in the bits of `mask`. Bits outside the mask are zero in the value."""
 
     field: Field
@@ -125,7 +121,7 @@ class FieldMatch:
     mask: int
 
     def __post_init__(self) -> None:
-        if not 0 < self.mask <= self.field.all_ones or self.value & ~self.mask:
+        if not 0 < self.mask < 1 << self.field.bits or self.value & ~self.mask:
             raise ValueError(f"{self.field.name}={self.value:#x}/{self.mask:#x} does not fit {self.field.bits} bits")
 
     def __str__(self) -> str:
@@ -139,14 +135,15 @@ class FieldMatch:
         return f"{text}/{value_text(self.field, self.mask)}"
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True, gc=False):
     """A match on packets that all of `fields` match; without fields, on all packets."""
 
     fields: tuple[FieldMatch, ...] = ()
 
     def __and__(self, other: Match) -> Match:
         """Match packets that both match. Raises ValueError if they have different values of a field."""
+        if self.fields and other.fields and _rank(self.fields[-1]) < _rank(other.fields[0]):
+            return Match(self.fields + other.fields)
         fields = tuple(sorted(self.fields + other.fields, key=_rank))
         has_repeated_fields = False
         for first, second in pairwise(fields):
@@ -205,9 +202,12 @@ def _network(field: Field, network: IPv4Address | IPv4Network | None) -> Iterabl
         yield FieldMatch(field, int(network.network_address), int(network.netmask))
 
 
+_IS_IPV4 = FieldMatch(ETH_TYPE, ETH_IPV4, ETH_TYPE.all_ones)
+
+
 def ip(src: IPv4Address | IPv4Network | None = None, dst: IPv4Address | IPv4Network | None = None) -> Match:
     """Match IPv4 packets from `src` to `dst`; None is any address."""
-    return Match((FieldMatch(ETH_TYPE, ETH_IPV4, ETH_TYPE.all_ones), *_network(IP_SRC, src), *_network(IP_DST, dst)))
+    return Match((_IS_IPV4, *_network(IP_SRC, src), *_network(IP_DST, dst)))
 
 
 def dst_port(protocol: int, port: int) -> Match:
@@ -220,6 +220,7 @@ def dst_port(protocol: int, port: int) -> Match:
     return ip() & Match(fields)
 
 
+@lru_cache
 def ct_state(state: str) -> Match:
     """Match tracked packets in a connection state: `new`, `est` (established), `rel` (related), `dnat` (translated)."""
     bits = CT_BITS[state] | CT_BITS["trk"]
@@ -228,8 +229,13 @@ def ct_state(state: str) -> Match:
 
 def new_connection(protocol: int, port: int, mask: int = 0xFFFF, dst: IPv4Address | None = None) -> Match:
     """Match tracked packets that begin a connection to a port of `dst` (None: any address)."""
+    return ip(dst=dst) & _new_to_port(protocol, port, mask)
+
+
+@lru_cache(maxsize=4096)
+def _new_to_port(protocol: int, port: int, mask: int) -> Match:
     fields = (FieldMatch(IP_PROTO, protocol, IP_PROTO.all_ones), FieldMatch(_DST_PORTS[protocol], port, mask))
-    return ip(dst=dst) & ct_state("new") & Match(fields)
+    return ct_state("new") & Match(fields)
 
 
 def new_connection_fragment(protocol: int, port: int, mask: int = 0xFFFF, dst: IPv4Address | None = None) -> Match:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from ipaddress import IPv4Address
 
+from msgspec import Struct
+
 
 class Protocol(IntEnum):
     """The transport protocols of service ports, with their IP protocol numbers."""
@@ -22,8 +24,7 @@ class ProxyMode(StrEnum):
     USERSPACE = "userspace"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class EndpointInfo:
+class EndpointInfo(Struct, frozen=True, gc=False, order=True):
     """An endpoint that takes connections.
 
     `is_local` is True for a pod of this node. `is_on_node` is True if the endpoint may be at the address of a node, and

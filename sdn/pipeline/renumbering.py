@@ -10,7 +10,7 @@ flows there send it on to the table of this version, so the packet is not lost.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from sdn.model.flow import Action, Bucket, Ct, Flow, Goto, Group, Learn, Resubmit
 from sdn.pipeline.tables import Table

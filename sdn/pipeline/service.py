@@ -33,6 +33,7 @@ from sdn.model.flow import (
 from sdn.model.match import (
     ETH_DST,
     ETH_SRC,
+    Match,
     ct_state,
     dst_port,
     field_equals,
@@ -478,7 +479,7 @@ def _session_affinity_flows(
     service = ip() & field_equals(SERVICE_ID, group_id)
     select = (Multipath(len(endpoints), ENDPOINT_INDEX), Goto(Table.ENDPOINT_DNAT))
     yield make_flow(Table.AFFINITY_CHECK, Priority.MISS, service, *select, cookie=cookie)
-    for index, endpoint in enumerate(sorted(endpoints)):
+    for index, endpoint in enumerate(_in_order(endpoints)):
         address = int(endpoint.address)
         remembered = field_equals(ENDPOINT_IP, address) & field_equals(ENDPOINT_PORT, endpoint.port)
         yield make_flow(Table.AFFINITY_CHECK, Priority.HIGH, service & remembered, _dnat_to(endpoint), cookie=cookie)
@@ -496,9 +497,20 @@ def _session_affinity_flows(
 
 def _endpoint_flows(group_id: int, endpoints: tuple[EndpointInfo, ...], cookie: int) -> Iterator[Flow]:
     """Apply DNAT to the endpoint whose index was selected."""
-    for index, endpoint in enumerate(sorted(endpoints)):
-        selected = ip() & field_equals(SERVICE_ID, group_id) & field_equals(ENDPOINT_INDEX, index)
+    service = ip() & field_equals(SERVICE_ID, group_id)
+    for index, endpoint in enumerate(_in_order(endpoints)):
+        selected = service & _has_endpoint_index(index)
         yield make_flow(Table.ENDPOINT_DNAT, Priority.HIGH, selected, _dnat_to(endpoint), cookie=cookie)
+
+
+@lru_cache(maxsize=4096)
+def _has_endpoint_index(index: int) -> Match:
+    return field_equals(ENDPOINT_INDEX, index)
+
+
+def _in_order(endpoints: tuple[EndpointInfo, ...]) -> list[EndpointInfo]:
+    """Return endpoints by address and port. To compare the addresses themselves takes ten times as long."""
+    return sorted(endpoints, key=lambda endpoint: (int(endpoint.address), endpoint.port))
 
 
 def _group(group_id: int, endpoints: tuple[EndpointInfo, ...]) -> Group:
@@ -506,7 +518,7 @@ def _group(group_id: int, endpoints: tuple[EndpointInfo, ...]) -> Group:
 
     The additional bucket of weight 1 makes Open vSwitch use as many hash values as it can.
     """
-    ordered = sorted(endpoints)
+    ordered = _in_order(endpoints)
     weight = max(1, (GROUP_HASH_SLOTS - 1) // len(ordered))
     buckets = [Bucket(weight, (_dnat_to(endpoint),)) for endpoint in ordered]
     return Group(group_id, (*buckets, Bucket(1, buckets[0].actions)))

@@ -5,7 +5,7 @@ The service map is updated change by change: a change recomputes only the servic
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Set
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 from types import MappingProxyType
@@ -139,7 +139,8 @@ class ServiceMap:
         self.config: ProxyConfig | None = None
         self._services: dict[Key, Service] = {}
         self._slices: dict[Key, EndpointSlice] = {}
-        self._pods: dict[Key, PodAddress] = {}
+        self._pods: dict[Key, str] = {}
+        """The address of each pod that has not ended, whether it is its own or its node's."""
         self._slices_by_service = _ReverseIndex[Key, Key]()
         self._pods_by_ip = _ReverseIndex[str, Key]()
         self._host_network_pods_by_ip = _ReverseIndex[str, Key]()
@@ -190,9 +191,9 @@ class ServiceMap:
         projects = config.projects_with_another_vnid(before)
         if projects:
             self._changed.update(key for key in self._services if key[0] in projects)
-            for key, pod in self._pods.items():
+            for key, ip in self._pods.items():
                 if key[0] in projects:
-                    self._changed.update(self._services_by_endpoint[own_ip(pod) or node_ip(pod)])
+                    self._changed.update(self._services_by_endpoint[ip])
         for ip in map(str, config.node_ips ^ before.node_ips):
             self._changed.update(self._services_by_endpoint[ip], self._services_by_external_ip[ip])
 
@@ -214,15 +215,13 @@ class ServiceMap:
 
     def set_pod(self, key: Key, pod: PodAddress | None) -> None:
         """Add, replace or, with None, remove the address of a pod."""
-        before = self._pods.pop(key, None)
-        if pod is not None:
-            self._pods[key] = pod
-        for index, ip_of in ((self._pods_by_ip, own_ip), (self._host_network_pods_by_ip, node_ip)):
-            old_ip = ip_of(before) if before is not None else ""
-            new_ip = ip_of(pod) if pod is not None else ""
-            if old_ip != new_ip:
-                index.assign(key, (new_ip,) if new_ip else ())
-                self._changed.update(self._services_by_endpoint[old_ip], self._services_by_endpoint[new_ip])
+        own, host = (own_ip(pod), node_ip(pod)) if pod is not None else ("", "")
+        before = self._pods.pop(key, "")
+        if own or host:
+            self._pods[key] = own or host
+        for index, ip in ((self._pods_by_ip, own), (self._host_network_pods_by_ip, host)):
+            if index.assign(key, (ip,) if ip else ()):
+                self._changed.update(self._services_by_endpoint[before], self._services_by_endpoint[ip])
 
     def apply_changes(self) -> ServicePortChange:
         """Recompute the changed services, and return the change of their ports. Does nothing without a network."""
@@ -282,9 +281,9 @@ class ServiceMap:
         for ip in old_ips ^ new_ips:
             self._changed.update(self._services_by_endpoint[ip])
 
-    def pods_with_ip(self, ip: str) -> Iterator[PodAddress]:
-        """Yield the pods with an address of the cluster network that have not ended."""
-        return (self._pods[key] for key in sorted(self._pods_by_ip[ip]))
+    def projects_with_ip(self, ip: str) -> Sequence[str]:
+        """Return the projects of the pods with this address of the cluster network that have not ended, sorted."""
+        return sorted(namespace for namespace, _ in self._pods_by_ip[ip])
 
     def host_network_projects(self, ip: str) -> Set[str]:
         """Return the projects that have a pod in the network of the node with this address."""
@@ -303,29 +302,54 @@ class ServiceMap:
 
 
 class _ReverseIndex(Generic[K, V]):
-    """Values by key, where each value is assigned to a set of keys."""
+    """Values by key, where each value is assigned to a set of keys.
+
+    Nearly all keys have one value, and nearly all values few keys. A set for each would take most of the memory.
+    """
 
     def __init__(self) -> None:
-        self._values: dict[K, set[V]] = {}
-        self._keys: dict[V, frozenset[K]] = {}
+        self._values: dict[K, V] = {}
+        """The first value of each key."""
+        self._more: dict[K, set[V]] = {}
+        """All values of the keys that have several."""
+        self._keys: dict[V, tuple[K, ...]] = {}
 
     def __getitem__(self, key: K) -> Set[V]:
-        return self._values.get(key, frozenset())
+        several = self._more.get(key)
+        if several is not None:
+            return several
+        return frozenset((self._values[key],)) if key in self._values else frozenset()
 
     def __contains__(self, key: object) -> bool:
         return key in self._values
 
-    def assign(self, value: V, keys: Iterable[K]) -> None:
-        """Assign a value to these keys, and to no others."""
-        after, before = frozenset(keys), self._keys.pop(value, frozenset())
-        for key in before - after:
-            self._values[key].discard(value)
-            if not self._values[key]:
-                del self._values[key]
-        for key in after - before:
-            self._values.setdefault(key, set()).add(value)
+    def assign(self, value: V, keys: Iterable[K]) -> bool:
+        """Assign a value to these keys, and to no others. Return whether that is a change."""
+        after, before = tuple(dict.fromkeys(keys)), self._keys.pop(value, ())
+        if after != before:
+            for key in set(before).difference(after):
+                self._remove(key, value)
+            for key in set(after).difference(before):
+                self._add(key, value)
         if after:
             self._keys[value] = after
+        return after != before
+
+    def _add(self, key: K, value: V) -> None:
+        if key in self._more:
+            self._more[key].add(value)
+        elif self._values.setdefault(key, value) is not value:
+            self._more[key] = {self._values[key], value}
+
+    def _remove(self, key: K, value: V) -> None:
+        several = self._more.get(key)
+        if several is None:
+            del self._values[key]
+            return
+        several.discard(value)
+        self._values[key] = next(iter(several))
+        if len(several) == 1:
+            del self._more[key]
 
 
 def _service_of(endpoint_slice: EndpointSlice | None) -> tuple[Key, ...]:

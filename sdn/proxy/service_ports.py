@@ -7,17 +7,19 @@ become a way around the isolation of projects, and one project must not take ove
 from __future__ import annotations
 
 import dataclasses
-import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from ipaddress import IPv4Address, IPv4Network
+from socket import AF_INET, inet_pton
 from typing import NamedTuple, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from api.core.endpoints import Endpoint, EndpointSlice
 from api.core.services import DEFAULT_AFFINITY_SECONDS, EXTERNAL_NAME, HEADLESS, Service, ServicePort, has_node_ports
-from api.network.types import PodAddress
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
 from sdn.topology import GLOBAL_VNID, Node, NodeNetworkConfig
 
@@ -35,8 +37,6 @@ LOCAL = "Local"
 
 MAX_ENDPOINTS = 1000
 """Maximum number of endpoints of one port: a group of so many buckets fits into an OpenFlow message (65,535 bytes)."""
-
-_DOTTED_QUAD = re.compile(r"(?:(?:0|[1-9][0-9]{0,2})\.){3}(?:0|[1-9][0-9]{0,2})").fullmatch
 
 
 class FrontendKind(StrEnum):
@@ -60,6 +60,18 @@ class Frontend(NamedTuple):
     port: int
 
 
+class AddressRanges(NamedTuple):
+    """First and last addresses of networks, as numbers: comparing numbers takes a fifth of the time of `in network`."""
+
+    cluster_networks: tuple[tuple[int, int], ...]
+    service_network: tuple[int, int]
+    node_subnet: tuple[int, int]
+
+
+def _range(network: IPv4Network) -> tuple[int, int]:
+    return int(network.network_address), int(network.broadcast_address)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyConfig:
     """The configuration of the network, as far as services depend on it.
@@ -75,6 +87,13 @@ class ProxyConfig:
     vnids: Mapping[str, int] | None
     node_ips: frozenset[IPv4Address]
     vxlan_port: int
+    ranges: AddressRanges = field(init=False, repr=False, compare=False)
+    """The ranges of `cluster_networks`, of `service_network` and of the node's subnet."""
+
+    def __post_init__(self) -> None:
+        cluster = tuple(map(_range, self.cluster_networks))
+        ranges = AddressRanges(cluster, _range(self.service_network), _range(self.node.subnet))
+        object.__setattr__(self, "ranges", ranges)
 
     @classmethod
     def from_network(cls, network: NodeNetworkConfig) -> Self:
@@ -122,8 +141,8 @@ class ServiceIndex(typing.Protocol):
     Addresses are passed as text, because dictionaries find text faster. Every address has only one textual form.
     """
 
-    def pods_with_ip(self, ip: str) -> Iterable[PodAddress]:
-        """Return the pods with an address of the cluster network that have not ended."""
+    def projects_with_ip(self, ip: str) -> Sequence[str]:
+        """Return the projects of the pods with this address of the cluster network that have not ended, sorted."""
 
     def host_network_projects(self, ip: str) -> Set[str]:
         """Return the projects that have a pod in the network of the node with this address."""
@@ -166,31 +185,27 @@ class ServiceState:
 EMPTY = ServiceState()
 
 
-class _EndpointAddress(NamedTuple):
-    """The address of an endpoint in a slice, with the endpoint's conditions.
+class _CandidateEndpoint(Struct, frozen=True, gc=False):
+    """An address of an endpoint in a slice with one of its ports, and the endpoint's conditions.
 
-    A draining endpoint terminates, but still serves.
+    `number` is the address as a number. A draining endpoint terminates, but still serves. `is_on_node` is set when the
+    endpoint is accepted.
     """
 
     text: str
     ip: IPv4Address
+    number: int
+    port: int
     is_in_cluster_network: bool
     is_local: bool
     is_ready: bool
     is_draining: bool
-
-
-class _CandidateEndpoint(NamedTuple):
-    """An address with one of its ports. `is_on_node` is set when the endpoint is accepted."""
-
-    address: _EndpointAddress
-    port: int
     is_on_node: bool = False
 
     @property
     def endpoint(self) -> EndpointInfo:
         """The endpoint as a service port has it."""
-        return EndpointInfo(self.address.ip, self.port, self.address.is_local, self.is_on_node)
+        return EndpointInfo(self.ip, self.port, self.is_local, self.is_on_node)
 
 
 Candidates = Mapping[tuple[str, Protocol], list[_CandidateEndpoint]]
@@ -233,10 +248,8 @@ def frontends(service: Service) -> frozenset[Frontend]:
 def parse_ipv4(text: str) -> IPv4Address | None:
     """Return an IPv4 address, or None if the text is not one."""
     try:
-        if _DOTTED_QUAD(text):
-            return IPv4Address(bytes(map(int, text.split("."))))  # four times as fast as parsing by IPv4Address
-        return IPv4Address(text)
-    except ValueError:
+        return IPv4Address(inet_pton(AF_INET, text))  # eight times as fast as parsing by IPv4Address
+    except (OSError, ValueError):
         return None
 
 
@@ -270,7 +283,7 @@ def service_ports(
         owned, rejected_frontends = _port_frontends(service, port, key, config, index)
         rejected.update(rejected_endpoints, rejected_frontends)
         cluster_endpoints = _usable_endpoints(accepted)
-        local_endpoints = _usable_endpoints([candidate for candidate in accepted if candidate.address.is_local])
+        local_endpoints = _usable_endpoints([candidate for candidate in accepted if candidate.is_local])
         if max(len(cluster_endpoints), len(local_endpoints)) > MAX_ENDPOINTS:
             subject = f"every endpoint after the first {MAX_ENDPOINTS} of port {port.port}/{key.protocol.name}"
             rejected.add(Rejection(subject, "exceeds the maximum"))
@@ -364,9 +377,9 @@ def _service_port(
 
 def _usable_endpoints(candidates: list[_CandidateEndpoint]) -> tuple[EndpointInfo, ...]:
     """Return the endpoints that are ready, or, if there is none, those that drain, as kube-proxy does. Sorted."""
-    usable = [candidate for candidate in candidates if candidate.address.is_ready]
-    usable = usable or [candidate for candidate in candidates if candidate.address.is_draining]
-    usable.sort(key=lambda candidate: (int(candidate.address.ip), candidate.port))
+    usable = [candidate for candidate in candidates if candidate.is_ready]
+    usable = usable or [candidate for candidate in candidates if candidate.is_draining]
+    usable.sort(key=lambda candidate: (candidate.number, candidate.port))
     return tuple(candidate.endpoint for candidate in usable)
 
 
@@ -389,41 +402,45 @@ def _candidates(
     for endpoint_slice in slices:
         if endpoint_slice.address_type != "IPv4":
             continue
-        addresses = [
-            address for endpoint in endpoint_slice.endpoints for address in _endpoint_address(endpoint, config)
-        ]
         for port in endpoint_slice.ports:
             port_name = (port.name or "", protocol_of(port.protocol))
             if not port.port or port_name not in port_names:
                 continue
             known = candidates.setdefault(port_name, {})
-            for address in addresses:
-                before = known.get((address.text, port.port))
-                is_better = address.is_ready or address.is_draining
-                if before is None or (not before.address.is_ready and is_better):
-                    known[address.text, port.port] = _CandidateEndpoint(address, port.port)
+            for endpoint in endpoint_slice.endpoints:
+                candidate = _candidate(endpoint, port.port, config)
+                if candidate is None:
+                    continue
+                before = known.setdefault((candidate.text, port.port), candidate)
+                if not before.is_ready and (candidate.is_ready or candidate.is_draining):
+                    known[candidate.text, port.port] = candidate
     return {port_name: list(known.values()) for port_name, known in candidates.items()}
 
 
-def _endpoint_address(endpoint: Endpoint, config: ProxyConfig) -> Iterator[_EndpointAddress]:
-    """Yield the first address of an endpoint, if it is an IPv4 address.
+def _candidate(endpoint: Endpoint, port: int, config: ProxyConfig) -> _CandidateEndpoint | None:
+    """Return the first address of an endpoint with a port, or None if it is not an IPv4 address.
 
     A pod's address says by its subnet whether the pod is local. Other endpoints say it by their node name.
     """
     text = endpoint.addresses[0] if endpoint.addresses else ""
     ip = parse_ipv4(text)
     if ip is None:
-        return
-    is_in_cluster_network = config.is_in_cluster_network(ip)
+        return None
+    number = int(ip)
+    is_in_cluster_network = False
+    for first, last in config.ranges.cluster_networks:
+        if first <= number <= last:
+            is_in_cluster_network = True
     if is_in_cluster_network:
-        is_local = ip in config.node.subnet
+        first, last = config.ranges.node_subnet
+        is_local = first <= number <= last
     else:
         is_local = ip == config.node.address or endpoint.node_name == config.node.name
     conditions = endpoint.conditions
     is_ready = conditions.ready is not False
     is_serving = is_ready if conditions.serving is None else conditions.serving
     is_draining = bool(conditions.terminating) and is_serving
-    yield _EndpointAddress(text, ip, is_in_cluster_network, is_local, is_ready, is_draining)
+    return _CandidateEndpoint(text, ip, number, port, is_in_cluster_network, is_local, is_ready, is_draining)
 
 
 @dataclass(frozen=True, slots=True)
@@ -442,31 +459,32 @@ class _EndpointFilter:
         for candidate in candidates:
             reason = self._reject_reason(candidate)
             if reason:
-                rejected.append(Rejection(f"endpoint {candidate.address.text}:{candidate.port}", reason))
+                rejected.append(Rejection(f"endpoint {candidate.text}:{candidate.port}", reason))
             else:
-                accepted.append(candidate._replace(is_on_node=self._is_on_node(candidate.address)))
+                is_on_node = self._is_on_node(candidate)
+                accepted.append(replace(candidate, is_on_node=True) if is_on_node else candidate)
         return accepted, rejected
 
     def _reject_reason(self, candidate: _CandidateEndpoint) -> str:
-        address, config = candidate.address, self.config
-        is_external_ip = self.index.is_external_ip(address.text) and not config.reserved_for(address.ip)
-        if address.ip in config.service_network or is_external_ip:
+        config = self.config
+        first, last = config.ranges.service_network
+        is_external_ip = self.index.is_external_ip(candidate.text) and not config.reserved_for(candidate.ip)
+        if first <= candidate.number <= last or is_external_ip:
             return "is an address of services, not an endpoint"
         first, last = config.node_port_range
-        if first <= candidate.port <= last and address.ip in config.node_ips:
+        if first <= candidate.port <= last and candidate.ip in config.node_ips:
             return "is a node port, not an endpoint"
-        if not address.is_in_cluster_network:
+        if not candidate.is_in_cluster_network:
             return ""
-        pods = list(self.index.pods_with_ip(address.text))
-        if not pods:
+        projects = self.index.projects_with_ip(candidate.text)
+        if not projects:
             return "is in the cluster network, but no running pod has it"
-        for pod in pods:
-            project = pod.metadata.namespace
+        for project in projects:
             if config.vnid(project) != self.vnid:
                 return f"is a pod of the project {project}, which is not joined with {self.project}"
         return ""
 
-    def _is_on_node(self, address: _EndpointAddress) -> bool:
+    def _is_on_node(self, candidate: _CandidateEndpoint) -> bool:
         """Return whether pods that may use the service may reach an endpoint at the address of a node.
 
         They may if the service's project has a pod in the network of that node. Otherwise anybody who may write
@@ -475,10 +493,10 @@ class _EndpointFilter:
         """
         config = self.config
         if self.project == DEFAULT_PROJECT or (config.vnids is not None and self.vnid == GLOBAL_VNID):
-            return not address.is_in_cluster_network
-        if address.ip not in config.node_ips:
+            return not candidate.is_in_cluster_network
+        if candidate.ip not in config.node_ips:
             return False
-        projects = self.index.host_network_projects(address.text)
+        projects = self.index.host_network_projects(candidate.text)
         if config.vnids is None:
             return self.project in projects
         return any(config.vnid(project) == self.vnid for project in projects)

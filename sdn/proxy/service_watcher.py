@@ -18,6 +18,7 @@ from nameserver.service_store import ServiceStore
 from sdn.model.service_port import ServicePortChange
 from sdn.proxy.service_map import ServiceMap
 from sdn.proxy.service_ports import Key, ProxyConfig
+from sdn.proxy.transforms import TRIGGER_TIME, reduced_pod_address, reduced_service, reduced_slice
 
 P = TypeVar("P", bound=Object)
 F = TypeVar("F", bound=Object)
@@ -37,13 +38,16 @@ class FallbackInformer(Generic[P, F]):
         preferred: type[P],
         fallback: type[F],
         convert: Callable[[F], P],
+        transform: Callable[[P], P],
         on_change: Callable[[], None],
         on_key: Callable[[Key], None],
     ) -> None:
         self._convert = convert
         self._on_change = on_change
         self._preferred_is_missing = asyncio.Event()
-        self._preferred = Informer(client, preferred, on_change=self._preferred_changed, optional=True, on_key=on_key)
+        self._preferred = Informer(
+            client, preferred, on_change=self._preferred_changed, optional=True, on_key=on_key, transform=transform
+        )
         self._fallback = Informer(client, fallback, on_change=on_change, on_key=on_key)
 
     @property
@@ -71,10 +75,6 @@ class FallbackInformer(Generic[P, F]):
         self._on_change()
 
 
-TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
-"""Annotation of an EndpointSlice: when the pod or the service changed because of which the slice was written."""
-
-
 class ServiceWatcher:
     """Informers of Services, EndpointSlices and pod addresses.
 
@@ -95,12 +95,15 @@ class ServiceWatcher:
         self._changed_services: set[Key] = set()
         self._changed_slices: set[Key] = set()
         self._changed_pods: set[Key] = set()
-        self._services = Informer(client, Service, on_change=self._changed, on_key=self._service_changed)
+        self._services = Informer(
+            client, Service, on_change=self._changed, on_key=self._service_changed, transform=reduced_service
+        )
         self._slices = FallbackInformer(
             client,
             preferred=EndpointSlice,
             fallback=EndpointSliceV1beta1,
             convert=_as_endpoint_slice,
+            transform=reduced_slice,
             on_change=self._changed,
             on_key=self._slice_changed,
         )
@@ -109,6 +112,7 @@ class ServiceWatcher:
             preferred=PodAddress,
             fallback=SlimPod,
             convert=pod_address,
+            transform=reduced_pod_address,
             on_change=on_change,
             on_key=self._changed_pods.add,
         )

@@ -59,9 +59,9 @@ def test_command_of_a_finding_mends_it(site: Site, damage: str, sentence: str, r
     assert not any(sentence in found for found in before), "the control: it is not found before"
     node.shell(damage)
     try:
-        commands = {command for found, command in wrong(node).items() if found not in before}
-        assert any(sentence in found for found in wrong(node))
-        for command in sorted(commands):
+        new = {found: command for found, command in wrong(node).items() if found not in before}
+        assert any(sentence in found for found in new)
+        for command in sorted(set(new.values())):
             node.shell(command, check=False)
         wait_until(lambda: set(wrong(node)) <= set(before), f"mended: {sentence}", READY_SECONDS)
     finally:

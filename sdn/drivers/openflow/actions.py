@@ -42,9 +42,14 @@ _NAT_SRC, _NAT_DST = 1, 2
 _HAS_IP, _HAS_PORT = 1, 1 << 4
 _IMMEDIATE, _LOADS = 1 << 13, 1 << 11
 _NUMBER_OF_BITS = 0x3FF
+_APPLY_HEAD = struct.Struct("!HHI")
 _NICIRA_HEAD = struct.Struct("!HHIH")
 _CT_HEAD = struct.Struct("!HIHBxxxH")
 _NAT_HEAD = struct.Struct("!2xHH")
+_DNAT = struct.Struct("!HHIH HIHBxxxH HHIH 2xHH 4sH2x")
+_DNAT_CT = (_EXPERIMENTER, _DNAT.size, NICIRA, _CT)
+_DNAT_NAT = (_EXPERIMENTER, 24, NICIRA, _NAT, _NAT_DST, _HAS_IP | _HAS_PORT)
+"""ct(commit) with nat(dst=ADDRESS:PORT)."""
 _MULTIPATH_HEAD = struct.Struct("!HHHHHIHH")
 _LEARN_HEAD = struct.Struct("!HHHQHBxHH")
 _BUCKET_HEAD = struct.Struct("!HHII4x")
@@ -52,12 +57,11 @@ _BUCKET_HEAD = struct.Struct("!HHII4x")
 
 def instruction_bytes(actions: tuple[Action, ...]) -> bytes:
     """Encode the actions of a flow as instructions: apply the actions, then go to another table if there is one."""
-    apply = b"".join(_action_bytes(action) for action in actions if not isinstance(action, Goto))
-    instructions = struct.pack("!HHI", 4, 8 + len(apply), 0) + apply if apply else b""
-    for action in actions:
-        if isinstance(action, Goto):
-            instructions += struct.pack("!HHB3x", 1, 8, action.table)
-    return instructions
+    goto = b""
+    if actions and isinstance(actions[-1], Goto):  # only the last action can be one
+        goto, actions = struct.pack("!HHB3x", 1, 8, actions[-1].table), actions[:-1]
+    apply = b"".join(map(_action_bytes, actions))
+    return _APPLY_HEAD.pack(4, 8 + len(apply), 0) + apply + goto if apply else goto
 
 
 def bucket_bytes(bucket: Bucket) -> bytes:
@@ -115,8 +119,15 @@ def _multipath_body(multipath: Multipath) -> bytes:
 
 
 def _nicira(subtype: int, body: bytes) -> bytes:
-    body = pad(bytes(_NICIRA_HEAD.size) + body)
-    return _NICIRA_HEAD.pack(_EXPERIMENTER, len(body), NICIRA, subtype) + body[_NICIRA_HEAD.size :]
+    length = padded(_NICIRA_HEAD.size + len(body))
+    return pad(_NICIRA_HEAD.pack(_EXPERIMENTER, length, NICIRA, subtype) + body)
+
+
+def _ct_bytes(ct: Ct) -> bytes:
+    """Encode the action. That of an endpoint, of which there can be hundreds of thousands, in one step."""
+    if not (ct.dst and ct.port and ct.commit):
+        return _nicira(_CT, _ct_body(ct))
+    return _DNAT.pack(*_DNAT_CT, _COMMIT, 0, ct.zone, ct.table, 0, *_DNAT_NAT, ct.dst.packed, ct.port)
 
 
 def _ct_body(ct: Ct) -> bytes:
@@ -243,7 +254,7 @@ _WRITERS: dict[type[Action], Callable[[Any], bytes]] = {
     RegMove: lambda action: _nicira(_MOVE, _move_body(action)),
     Resubmit: lambda action: _nicira(_RESUBMIT, struct.pack("!HB3x", _SAME_PORT, action.table)),
     Multipath: lambda action: _nicira(_MULTIPATH, _multipath_body(action)),
-    Ct: lambda action: _nicira(_CT, _ct_body(action)),
+    Ct: _ct_bytes,
     Learn: lambda action: _nicira(_LEARN, _learn_body(action)),
 }
 _READERS: dict[int, Callable[[bytes], Action]] = {

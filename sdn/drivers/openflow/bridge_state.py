@@ -194,6 +194,13 @@ class BridgeState:
                 self._partition_of(flow).flows.add(flow)
         self._partitions[self._layout.groups].apply_groups(diff)
 
+    def share(self, partition: str, desired: FlowSetState) -> None:
+        """Use `desired`, which the partition holds, from now on: what was read from the switch is freed.
+
+        Otherwise a daemon that restarts would have all of them twice.
+        """
+        self._partitions[partition] = desired
+
     def _partition_of(self, flow: Flow | UnknownFlow) -> FlowSetState:
         if isinstance(flow, UnknownFlow):
             return self._partitions[self._layout.unknown_flows]

@@ -137,6 +137,7 @@ class OpenFlowClient:
         diff = state.diff(partition, desired)
         count = await _commit(connection, diff if other is None else diff + other)
         self._desired[partition] = desired
+        state.share(partition, desired)
         state.in_sync.add(partition)
         return count
 

@@ -78,6 +78,8 @@ MORE = 1
 MONITOR_CHANGES = 2 | 4 | 8
 FULL_EVENTS = frozenset({1, 2, 3})
 MONITORED_TABLE = 4
+_FLOW_MOD = struct.Struct("!BBHIQQBBHHHIIIHH")
+_BUNDLE_ADD = struct.Struct("!BBHIIHH")
 _FLOW_STATS = struct.Struct("!HBxIIHHHHH2xQQQ")
 
 
@@ -126,9 +128,10 @@ def flow_mod(command: FlowCommand, flow: Flow | UnknownFlow, xid: int) -> bytes:
     else:
         cookie, match = flow.cookie, match_bytes(flow.match)
         instructions = instruction_bytes(flow.actions) if command is FlowCommand.ADD else b""
+    head = (VERSION, Type.FLOW_MOD, _FLOW_MOD.size + len(match) + len(instructions), xid)
     timeouts_and_priority = (0, 0, flow.priority)
-    body = struct.pack("!QQBBHHHIIIHH", cookie, 0, flow.table, command, *timeouts_and_priority, ANY, ANY, ANY, 0, 0)
-    return message(Type.FLOW_MOD, xid, body + match + instructions)
+    body = (cookie, 0, flow.table, command, *timeouts_and_priority, ANY, ANY, ANY, 0, 0)
+    return _FLOW_MOD.pack(*head, *body) + match + instructions
 
 
 def group_mod(command: GroupCommand, group: Group | UnknownGroup, xid: int) -> bytes:
@@ -145,7 +148,8 @@ def bundle_control(bundle: int, step: Bundle, xid: int) -> bytes:
 
 def bundle_add(bundle: int, inner: bytes, xid: int) -> bytes:
     """Encode a message that adds another one, which has the same `xid`, to an open bundle."""
-    return message(Type.BUNDLE_ADD, xid, struct.pack("!IHH", bundle, 0, ATOMIC_AND_ORDERED) + inner)
+    length = _BUNDLE_ADD.size + len(inner)
+    return _BUNDLE_ADD.pack(VERSION, Type.BUNDLE_ADD, length, xid, bundle, 0, ATOMIC_AND_ORDERED) + inner
 
 
 def flows_request(xid: int, cookie_bits: int = 0) -> bytes:

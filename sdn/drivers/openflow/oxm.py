@@ -7,6 +7,7 @@ of Open vSwitch's `nicira-ext.h` and `ovs-fields(7)`.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 from sdn.model import match as f
 from sdn.model.match import Field, FieldMatch, Match
@@ -16,6 +17,7 @@ class Unknown(ValueError):
     """Raised for bytes that are valid OpenFlow but that the pipeline never writes."""
 
 
+_MATCH_HEAD = struct.Struct("!HH")
 _BASIC, _NICIRA_0, _NICIRA_1 = 0x8000, 0x0000, 0x0001
 _CODES: dict[Field, tuple[int, int]] = {
     f.IN_PORT: (_BASIC, 0),
@@ -79,9 +81,10 @@ def padded(length: int) -> int:
 
 def pad(data: bytes) -> bytes:
     """Pad with zeros to a multiple of eight bytes."""
-    return data.ljust(padded(len(data)), b"\0")
+    return data + bytes(-len(data) % 8)
 
 
+@lru_cache
 def field_header(field: Field, masked: bool = False, old: bool = False) -> bytes:
     """Encode the header of a field; `old` selects the number that the field had before OpenFlow 1.2."""
     space, number = _OLD_NUMBERS.get(field, _CODES[field]) if old else _CODES[field]
@@ -90,20 +93,21 @@ def field_header(field: Field, masked: bool = False, old: bool = False) -> bytes
 
 
 def _oxm(match: FieldMatch) -> bytes:
-    size = match.field.bits // 8
-    if match.field == f.VLAN_TCI:
-        if (match.value, match.mask) != (0, f.VLAN_ID_AND_PRESENT):
+    field, value, mask = match.field, match.value, match.mask
+    size = field.bits // 8
+    if field.rank == f.VLAN_TCI.rank:
+        if (value, mask) != (0, f.VLAN_ID_AND_PRESENT):
             raise Unknown(f"{match}: only packets without a VLAN tag can be matched")
-        return field_header(match.field) + bytes(size)
-    masked = match.mask != match.field.all_ones
-    data = match.value.to_bytes(size, "big")
-    return field_header(match.field, masked) + data + (match.mask.to_bytes(size, "big") if masked else b"")
+        return field_header(field) + bytes(size)
+    if mask + 1 == 1 << field.bits:
+        return field_header(field) + value.to_bytes(size, "big")
+    return field_header(field, masked=True) + value.to_bytes(size, "big") + mask.to_bytes(size, "big")
 
 
 def match_bytes(match: Match) -> bytes:
     """Encode a match with its header, padded."""
     fields = b"".join(map(_oxm, match.fields))
-    return pad(struct.pack("!HH", 1, 4 + len(fields)) + fields)
+    return pad(_MATCH_HEAD.pack(1, 4 + len(fields)) + fields)
 
 
 def read_field(data: bytes) -> tuple[Field, bool, int]:

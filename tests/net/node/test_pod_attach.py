@@ -105,7 +105,7 @@ def test_cni_plugin_attaches_and_detaches(cluster: PacketWorld) -> None:
     assert call("ADD") == result
     assert call("CHECK") == {}
     inside = ("ip", "-n", namespace)
-    way_out = ("route", "add", "default", "via", result["ips"][0]["gateway"])
+    way_out = ("route", "add", "default", "via", result["ips"][0]["gateway"], "dev", "eth0", "onlink")
     for harm, undone in (
         (("link", "set", "eth0", "down"), (("link", "set", "eth0", "up"), way_out)),
         (("route", "del", "default"), (way_out,)),

@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from reconcile.errors import Gone, NotReady
-from reconcile.loop import Loop, LoopTiming, retry_delay, retry_unexpected_errors
+from reconcile.loop import MAX_PAUSE_SECONDS, Loop, LoopTiming, pause_after, retry_delay, retry_unexpected_errors
 
 
 class Passes:
@@ -45,6 +45,27 @@ async def test_loop_runs_first_pass_at_once_and_next_on_an_event() -> None:
         loop.wake()
         loop.wake()
         await passes.until(expected)
+    task.cancel()
+    assert passes.count == 3
+
+
+def test_pause_follows_from_the_length_of_a_pass() -> None:
+    timing = LoopTiming(pause_factor=3.0)
+    assert pause_after(0.004, timing) == pytest.approx(0.012)
+    assert pause_after(5.0, timing) == MAX_PAUSE_SECONDS
+    assert pause_after(5.0, LoopTiming()) == 0.0
+
+
+async def test_events_during_a_pause_lead_to_one_pass() -> None:
+    passes = Passes()
+    loop = Loop("test", passes, LoopTiming(resync=1000, pause_factor=1.0))
+    task = asyncio.create_task(loop.run())
+    await passes.until(1)
+    for _ in range(100):
+        loop.wake()
+    await passes.until(2)
+    loop.wake()
+    await passes.until(3)
     task.cancel()
     assert passes.count == 3
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from api.client.client import AlreadyExists, Client, Conflict, NotFound, Unreachable
 from api.client.informer import Informer
@@ -94,6 +95,37 @@ async def test_informer_lists_once_and_resumes_its_watch(script: tuple[Script, C
     assert server.requests == ["list", "watch 5", "watch 9", "watch 10"]
     assert states == [{"a"}, {"a", "b"}, {"b"}]
     assert mirror.synced
+
+
+async def test_informer_keeps_what_transform_returns(script: tuple[Script, Client]) -> None:
+    server, client = script
+    listed: dict[str, object] = {
+        "kind": "L",
+        "apiVersion": "v1",
+        "metadata": {"resourceVersion": "5"},
+        "items": [namespace("a", 1, x="1")],
+    }
+    server.lists = [listed]
+    server.watches = [[{"type": "ADDED", "object": namespace("b", 6, x="1")}]]
+
+    def without_labels(obj: Namespace) -> Namespace:
+        return replace(obj, metadata=replace(obj.metadata, labels={}))
+
+    mirror = Informer(client, Namespace, transform=without_labels)
+    task = asyncio.create_task(mirror.run())
+    async with asyncio.timeout(10):
+        await server.done.wait()
+    task.cancel()
+    assert {name: obj.metadata.labels for (_, name), obj in mirror.items.items()} == {"a": {}, "b": {}}
+
+
+async def test_informer_accepts_a_list_without_items(script: tuple[Script, Client]) -> None:
+    server, client = script
+    server.lists = [{"kind": "L", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": None}]
+    mirror, states = await follow(server, client)
+    assert server.requests == ["list", "watch 5"]
+    assert mirror.synced
+    assert states == [set()]
 
 
 async def test_informer_lists_again_when_its_revision_expired(script: tuple[Script, Client]) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -12,7 +14,8 @@ from api.core.pod import Container, Pod, PodSpec
 from api.core.storage import PersistentVolumeClaim, PersistentVolumeClaimSpec
 from api.core.volumes import PersistentVolumeClaimVolumeSource, Volume
 from api.meta.types import ObjectMeta
-from master.auth.attributes import User
+from master.auth import authorization
+from master.auth.attributes import Attributes, Decision, User
 from master.auth.authorization import Authorizer
 from master.errors import StatusError
 from master.resources.namespaces import PROJECTS
@@ -99,3 +102,60 @@ async def test_filter_of_names_follows_roles_and_bindings(storage: SQLiteStorage
     assert shows("red")
     await storage.write(delete(binding))
     assert not shows("red")
+
+
+async def test_decisions_of_admission_are_kept_until_roles_or_bindings_change(
+    storage: SQLiteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authorizer, decided = Authorizer(storage), list[User]()
+    decide = authorization.decide
+
+    def counted(user: User, *rest: Any) -> Decision:
+        decided.append(user)
+        return decide(user, *rest)
+
+    monkeypatch.setattr(authorization, "decide", counted)
+    amy, bob = User("amy", frozenset(("dev",))), User("bob")
+    use = Attributes("use", "security.openshift.io", "securitycontextconstraints", namespace="red", name="anyuid")
+    elsewhere = dataclasses.replace(use, namespace="blue")
+
+    def allowed() -> list[bool]:
+        return [authorizer.allows_in_admission(*each) for each in ((amy, use), (amy, elsewhere), (bob, use))]
+
+    assert [allowed() for _ in range(3)] == [[False, False, False]] * 3
+    assert decided == [amy, amy, bob]
+    rules = (
+        PolicyRule(verbs=("use",), api_groups=(use.group,), resources=(use.resource,), resource_names=("anyuid",)),
+    )
+    role = Role(metadata=ObjectMeta(name="anyuid", namespace="red"), rules=rules)
+    binding = RoleBinding(
+        metadata=ObjectMeta(name="b", namespace="red"),
+        role_ref=RoleRef(kind="Role", name="anyuid"),
+        subjects=(Subject(kind="Group", name="dev"),),
+    )
+    await storage.write(put(role), put(binding))
+    assert allowed() == [True, False, False]
+    await storage.write(put(replace(role, rules=())))
+    assert allowed() == [False, False, False]
+    await storage.write(put(role))
+    assert allowed() == [True, False, False]
+    await storage.write(delete(binding))
+    assert allowed() == [False, False, False]
+    limited = User("amy", amy.groups, "", (("scopes.authorization.openshift.io", ("user:info",)),))
+    await storage.write(put(binding))
+    assert authorizer.allows_in_admission(amy, use)
+    assert not authorizer.allows_in_admission(limited, use), "the decision of another token"
+
+
+async def test_decisions_of_admission_are_bounded_and_never_about_nodes(
+    storage: SQLiteStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authorization, "MAX_ADMISSION_DECISIONS", 10)
+    authorizer = Authorizer(storage)
+    for number in range(35):
+        attributes = Attributes("use", "g", "r", name=f"n{number}")
+        assert not authorizer.allows_in_admission(User("amy"), attributes)
+        assert not authorizer.allows_in_admission(NODE, attributes)
+    kept = authorizer._admission._decisions
+    assert len(kept) == 5
+    assert {user for user, _ in kept} == {User("amy")}

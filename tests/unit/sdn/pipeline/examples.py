@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from ipaddress import IPv4Address, IPv4Network
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sdn.model.flow import Action, Bucket, Ct, Flow, Goto, Group, Learn, Resubmit
 from sdn.model.match import Match
