@@ -53,7 +53,8 @@ MIN_API_VERSION = "1.41"
 MAX_CONCURRENT_STARTS = 10
 """Containers that are created or started at once. Docker's throughput is highest with about this many."""
 
-THREADS = MAX_CONCURRENT_STARTS + 10
+THREADS = MAX_CONCURRENT_STARTS + 4
+"""Threads of requests to Docker, one of which reads the events."""
 
 REQUEST_TIMEOUT_SECONDS = 120
 

@@ -39,14 +39,14 @@ def pod_link(dirs: LogDirs, container: RuntimeContainer) -> Path:
     directory = pod_log_dir_name(
         container.labels.get(POD_NAMESPACE, ""), container.labels.get(POD_NAME, ""), container.pod_uid
     )
-    return dirs.pods / directory / container.name / f"{container.restart_count}{LOG_SUFFIX}"
+    return Path(f"{dirs.pods}/{directory}/{container.name}/{container.restart_count}{LOG_SUFFIX}")
 
 
 def container_link(dirs: LogDirs, container: RuntimeContainer) -> Path:
     """Return the link by container. A name that is too long for a file system is cut."""
     pod_name = f"{container.labels.get(POD_NAME, '')}_{container.labels.get(POD_NAMESPACE, '')}"
     name = f"{pod_name}_{container.name}-{container.id}"
-    return dirs.containers / (name[: MAX_NAME - len(LOG_SUFFIX)] + LOG_SUFFIX)
+    return Path(f"{dirs.containers}/{name[: MAX_NAME - len(LOG_SUFFIX)]}{LOG_SUFFIX}")
 
 
 def missing_links(
