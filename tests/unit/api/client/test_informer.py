@@ -99,7 +99,7 @@ async def test_informer_lists_once_and_resumes_its_watch(script: tuple[Script, C
 
 async def test_informer_keeps_what_transform_returns(script: tuple[Script, Client]) -> None:
     server, client = script
-    listed = {
+    listed: dict[str, object] = {
         "kind": "L",
         "apiVersion": "v1",
         "metadata": {"resourceVersion": "5"},
