@@ -234,8 +234,9 @@ uninstall: ## remove Podlane from this host; configuration and state stay (PURGE
 .PHONY: install
 install: packages $(VENV)/installed
 
+# Where Python's packages for tests are, those for a lab are.
 .PHONY: lab-install
-lab-install: lab-packages $(VENV)/lab
+lab-install: lab-packages $(or $(wildcard $(VENV)/installed),$(VENV)/lab)
 
 # A shell command that installs the packages $(2) if one of the commands $(1) is missing.
 define install_missing
@@ -263,7 +264,7 @@ install-packages:
 	@debconf-set-selections <<<'slapd slapd/no_configuration boolean true'
 	@lab/install.sh apt $(WANTED) $$(command -v kubectl >/dev/null || echo kubernetes-client)
 
-# A shell command that installs Podlane's Python packages, those of $(1) too, and makes the files $(2).
+# A shell command that installs Podlane's Python packages, those of $(1) too, and makes the file $(2).
 define install_python
 echo "installing Python packages into $(VENV), once"; \
 [[ -x $(BIN)/python ]] || python3 -m venv $(VENV); \
@@ -275,4 +276,4 @@ $(VENV)/lab: pyproject.toml
 	@$(call install_python,,$@)
 
 $(VENV)/installed: pyproject.toml
-	@$(call install_python,[dev],$(VENV)/lab $@)
+	@$(call install_python,[dev],$@)

@@ -1,20 +1,24 @@
 """`podlane-cni`: lets a container runtime use the pod network by the Container Network Interface (specification 1.0).
 
-A client of the sdn daemon's socket and nothing more; it imports only the standard library, because a runtime waits for
-its start at every container. The network configuration may have, besides what the specification asks for, `socket`
-(the sdn daemon's) and `project` (for runtimes that tell no namespace in CNI_ARGS).
+A client of the sdn daemon's socket and nothing more. The network configuration may have, besides what the specification
+asks for, `socket` (the sdn daemon's) and `project` (for runtimes that tell no namespace in CNI_ARGS).
 """
+
+# A runtime waits for the start of this program at every container. `json`, `socket`, `http` and `typing` import `re`,
+# `enum` and `collections`; to load them takes several times as long as the request. So this module imports only what
+# they are built on.
 
 from __future__ import annotations
 
-import json
 import os
-import re
-import socket
 import sys
-from collections.abc import Mapping
-from http.client import HTTPConnection, HTTPException
-from typing import Any
+from _json import encode_basestring_ascii, make_scanner
+from _socket import AF_UNIX, socket
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
 
 SOCKET = "/run/podlane/sdn.sock"
 VERSIONS = ("0.4.0", "1.0.0")
@@ -30,21 +34,8 @@ class CniError(Exception):
         self.code = code
 
 
-class _SdnConnection(HTTPConnection):
-    """HTTP over the daemon's unix socket."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("sdn", timeout=ANSWER_SECONDS)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(self._path)
-
-
 def answer(environment: Mapping[str, str], text: str) -> dict[str, Any]:
-    """What the plugin prints for a call with this environment and this configuration. Raises CniError."""
+    """Return what the plugin prints for a call with this environment and this configuration. Raises CniError."""
     verb = environment.get("CNI_COMMAND", "")
     if verb == "VERSION":
         return {"cniVersion": VERSIONS[-1], "supportedVersions": list(VERSIONS)}
@@ -57,7 +48,7 @@ def answer(environment: Mapping[str, str], text: str) -> dict[str, Any]:
 
 def _config(text: str) -> dict[str, Any]:
     try:
-        config = json.loads(text)
+        config = decode(text)
     except (ValueError, RecursionError) as error:
         raise CniError(BAD_JSON, f"the network configuration is not JSON: {error}") from None
     if not isinstance(config, dict):
@@ -74,12 +65,15 @@ def _request(verb: str, environment: Mapping[str, str], config: Mapping[str, Any
     if missing:
         raise CniError(BAD_ENVIRONMENT, f"{', '.join(missing)} must be set for {verb}")
     sandbox, ifname = environment["CNI_CONTAINERID"], environment.get("CNI_IFNAME", "eth0")
-    for name, value, syntax in (
-        ("CNI_CONTAINERID", sandbox, r"[A-Za-z0-9][A-Za-z0-9_.-]*"),
-        ("CNI_IFNAME", ifname, r"(?!\.{1,2}$)[^/:\s\0]{1,15}"),
-    ):
-        if not re.fullmatch(syntax, value):
-            raise CniError(BAD_ENVIRONMENT, f"{name} is {value!r}; what matches {syntax} is accepted")
+    if not _is_container_id(sandbox):
+        raise CniError(
+            BAD_ENVIRONMENT,
+            f"CNI_CONTAINERID is {sandbox!r}; a letter or digit, then letters, digits, _, . and - are accepted",
+        )
+    if not _is_ifname(ifname):
+        raise CniError(
+            BAD_ENVIRONMENT, f"CNI_IFNAME is {ifname!r}; 1 to 15 characters without /, : and white space are accepted"
+        )
     if verb == "DEL":
         return {"sandbox": sandbox}
     pairs = (word.partition("=") for word in environment.get("CNI_ARGS", "").split(";"))
@@ -100,19 +94,49 @@ def _request(verb: str, environment: Mapping[str, str], config: Mapping[str, Any
     }
 
 
+def _is_container_id(text: str) -> bool:
+    return text.isascii() and text[0].isalnum() and all(char.isalnum() or char in "_.-" for char in text)
+
+
+def _is_ifname(text: str) -> bool:
+    """Return whether the kernel accepts a name of a device."""
+    return 1 <= len(text) <= 15 and text not in {".", ".."} and not any(c in "/:\0" or c.isspace() for c in text)
+
+
 def _post(path: str, verb: str, request: Mapping[str, str]) -> dict[str, Any]:
-    connection = _SdnConnection(path)
+    body = encode(request)
+    head = f"POST /{verb} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     try:
-        connection.request("POST", f"/{verb}", json.dumps(request), {"Content-Type": "application/json"})
-        response = connection.getresponse()
-        reply = json.loads(response.read())
-    except (OSError, HTTPException, ValueError) as error:
+        status, reply = _parse_response(_exchange(path, (head + body).encode()))
+    except (OSError, ValueError, RecursionError) as error:
         raise CniError(TRY_LATER, f"the sdn daemon does not answer on {path}: {error}") from None
+    if status != 200:
+        raise CniError(reply.get("code", IO_FAILURE), reply.get("msg", f"the sdn daemon answers {status}"))
+    return reply
+
+
+def _exchange(path: str, request: bytes) -> bytes:
+    """Send a request of HTTP/1.0, and return the response, whose end is that of the connection. Raises OSError."""
+    connection = socket(AF_UNIX)
+    try:
+        connection.settimeout(ANSWER_SECONDS)
+        connection.connect(path)
+        connection.sendall(request)
+        return b"".join(iter(lambda: connection.recv(1 << 16), b""))
     finally:
         connection.close()
-    if response.status != 200:
-        raise CniError(reply.get("code", IO_FAILURE), reply.get("msg", f"the sdn daemon answers {response.status}"))
-    return dict(reply)
+
+
+def _parse_response(response: bytes) -> tuple[int, dict[str, Any]]:
+    """Return status and body of a response. Raises ValueError."""
+    head, _, body = response.partition(b"\r\n\r\n")
+    words = head.split(None, 2)
+    if len(words) < 2 or not words[0].startswith(b"HTTP/"):
+        raise ValueError("its response is not HTTP")
+    reply = decode(body.decode())
+    if not isinstance(reply, dict):
+        raise ValueError("its response is not a JSON object")
+    return int(words[1]), reply
 
 
 def _result(reply: Mapping[str, Any], version: str, environment: Mapping[str, str]) -> dict[str, Any]:
@@ -128,8 +152,44 @@ def _result(reply: Mapping[str, Any], version: str, environment: Mapping[str, st
     }
 
 
+class _Decoding:
+    """The defaults of `json.JSONDecoder`."""
+
+    strict = True
+    object_hook = object_pairs_hook = None
+    parse_float, parse_int, parse_constant = float, int, float
+
+
+_scan = make_scanner(_Decoding())  # type: ignore[arg-type]  # typeshed asks for the scanner itself
+_WHITE_SPACE = " \t\n\r"
+
+
+def decode(text: str) -> Any:
+    """Return the value of JSON, as `json.loads` does. Raises ValueError and RecursionError."""
+    begin = len(text) - len(text.lstrip(_WHITE_SPACE))
+    try:
+        value, end = _scan(text, begin)
+    except StopIteration as error:
+        raise ValueError(f"a value is expected at character {error.value}") from None
+    if text[end:].strip(_WHITE_SPACE):
+        raise ValueError(f"nothing is expected after character {end}")
+    return value
+
+
+def encode(value: Any) -> str:
+    """Return strings, whole numbers, lists and dictionaries as JSON."""
+    if isinstance(value, str):
+        return encode_basestring_ascii(value)
+    if isinstance(value, dict):
+        entries = (f"{encode_basestring_ascii(key)}: {encode(entry)}" for key, entry in value.items())
+        return "{" + ", ".join(entries) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(encode, value)) + "]"
+    return str(value)
+
+
 def main() -> int:
-    """Entry point: the answer, or the error, as JSON on standard output; 0 done, 1 failed, 2 wrong use."""
+    """Print the answer, or the error, as JSON. Return the exit code: 0 done, 1 failed, 2 wrong use."""
     if sys.argv[1:2] in (["--version"], ["--help"]):
         _print_help(sys.argv[1])
         return 0
@@ -140,10 +200,10 @@ def main() -> int:
     try:
         printed = answer(os.environ, text)
     except CniError as error:
-        print(json.dumps({"cniVersion": _reply_version(text), "code": error.code, "msg": str(error)}))
+        print(encode({"cniVersion": _reply_version(text), "code": error.code, "msg": str(error)}))
         return 1
     if printed:
-        print(json.dumps(printed))
+        print(encode(printed))
     return 0
 
 
@@ -162,7 +222,3 @@ def _print_help(option: str) -> None:
         print(f"podlane-cni {version('podlane')}")
     else:
         print(__doc__)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -20,12 +20,12 @@ report_apt() {
     done
 }
 
-# A line for every tenth package that pip finds.
+# A line for every fifth package that pip finds.
 report_pip() {
     local line found=0
     while IFS= read -r line; do
         case $line in
-        Collecting*) found=$((found + 1)); ((found % 10)) || say "$found Python packages are found" ;;
+        Collecting*) found=$((found + 1)); ((found % 5)) || say "$found Python packages are found" ;;
         "Installing collected packages:"*) say "installing $found Python packages" ;;
         esac
     done

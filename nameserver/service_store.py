@@ -24,9 +24,10 @@ class ServiceStore:
         self.revision = 0
         self._services: dict[str, dict[str, Service]] = {}
         self._slices: dict[Key, EndpointSlice] = {}
-        self._slices_by_service: dict[Key, dict[str, EndpointSlice]] = {}
-        self._services_by_address: dict[str, dict[Key, None]] = {}
-        self._addresses_by_service: dict[Key, frozenset[str]] = {}
+        # Most of these have one entry. Dictionaries and sets would take four times as much memory as tuples.
+        self._slices_by_service: dict[Key, tuple[EndpointSlice, ...]] = {}
+        self._services_by_address: dict[str, tuple[Key, ...]] = {}
+        self._addresses_by_service: dict[Key, tuple[str, ...]] = {}
 
     def replace(self, services: Iterable[Service], slices: Iterable[EndpointSlice]) -> None:
         """Replace all contents, and set `ready`."""
@@ -63,9 +64,7 @@ class ServiceStore:
         changed: set[Key] = set()
         if before is not None:
             owner = _owner(before)
-            self._slices_by_service[owner].pop(key[1])
-            if not self._slices_by_service[owner]:
-                del self._slices_by_service[owner]
+            self._set_slices(owner, (each for each in self._slices_by_service[owner] if each is not before))
             changed.add(owner)
         if endpoint_slice is not None and _is_supported(endpoint_slice):
             self._add_slice(endpoint_slice)
@@ -92,28 +91,38 @@ class ServiceStore:
 
     def slices(self, namespace: str, name: str) -> Iterator[EndpointSlice]:
         """Yield the IPv4 slices of a service."""
-        return iter(self._slices_by_service.get((namespace, name), {}).values())
+        return iter(self._slices_by_service.get((namespace, name), ()))
 
     def services_at(self, address: str) -> tuple[Key, ...]:
         """Return the services with this cluster IP, and those with an endpoint here whose name has the address."""
-        return tuple(self._services_by_address.get(address, ()))
+        return self._services_by_address.get(address, ())
 
     def _add_slice(self, endpoint_slice: EndpointSlice) -> None:
-        name = endpoint_slice.metadata.name
-        self._slices[endpoint_slice.metadata.namespace, name] = endpoint_slice
-        self._slices_by_service.setdefault(_owner(endpoint_slice), {})[name] = endpoint_slice
+        owner = _owner(endpoint_slice)
+        self._slices[endpoint_slice.metadata.namespace, endpoint_slice.metadata.name] = endpoint_slice
+        self._slices_by_service[owner] = (*self._slices_by_service.get(owner, ()), endpoint_slice)
+
+    def _set_slices(self, owner: Key, slices: Iterable[EndpointSlice]) -> None:
+        remaining = tuple(slices)
+        if remaining:
+            self._slices_by_service[owner] = remaining
+        else:
+            del self._slices_by_service[owner]
 
     def _index_addresses(self, key: Key) -> None:
         """Record the addresses that have names of this service."""
         service = self.service(*key)
-        after = frozenset() if service is None else frozenset(self._named_addresses(service))
-        before = self._addresses_by_service.pop(key, frozenset())
-        for address in before - after:
-            del self._services_by_address[address][key]
-            if not self._services_by_address[address]:
-                del self._services_by_address[address]
-        for address in after - before:
-            self._services_by_address.setdefault(address, {})[key] = None
+        after = () if service is None else tuple(dict.fromkeys(self._named_addresses(service)))
+        before = self._addresses_by_service.pop(key, ())
+        if after != before:
+            for address in set(before).difference(after):
+                remaining = tuple(each for each in self._services_by_address[address] if each != key)
+                if remaining:
+                    self._services_by_address[address] = remaining
+                else:
+                    del self._services_by_address[address]
+            for address in set(after).difference(before):
+                self._services_by_address[address] = (*self._services_by_address.get(address, ()), key)
         if after:
             self._addresses_by_service[key] = after
 

@@ -12,6 +12,7 @@ from node_agent.config_files import file_problems
 from reconcile.config_file import load, read
 from reconcile.daemon import run
 from reconcile.errors import Refused
+from reconcile.imports import defer_package, without_system_authorities
 from reconcile.malloc import frozen_imports
 from reconcile.reload import Reloader
 
@@ -22,7 +23,8 @@ def main() -> int:
     """Run the command. Return its exit code."""
     settings = load(Settings, PROG, FILE, file_problems=file_problems)
     Path(settings.state_dir).mkdir(parents=True, exist_ok=True)
-    with frozen_imports():
+    with frozen_imports(), without_system_authorities():
+        defer_package("docker")
         from node_agent.app import serve  # noqa: PLC0415
     try:
         code = run(lambda: serve(settings), settings.log_level, lambda: Reloader(settings, _read_again))

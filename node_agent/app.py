@@ -356,7 +356,7 @@ async def serve(settings: Settings) -> None:
                     tasks.create_task(loop_run)
                 await asyncio.Event().wait()
             finally:
-                await docker.close()
+                docker.close()
                 await server.stop()
                 await health.stop()
 

@@ -23,6 +23,7 @@ from sdn.pipeline.cookies import DROP_BIT
 from sdn.pipeline.drops import drop_counters
 from sdn.pipeline.flows import Partition
 from sdn.topology import (
+    AttachedPod,
     NodeNetwork,
     NodeNetworkConfig,
     Snapshot,
@@ -62,6 +63,9 @@ class NetworkController:
         self._config_inputs: tuple[Snapshot, int] | None = None
         self._config: NodeNetworkConfig | Unavailable = Unavailable("starting")
         self._flows: frozenset[Flow] = frozenset()
+        self._network_inputs: tuple[NodeNetworkConfig, tuple[AttachedPod, ...]] | None = None
+        self._network: NodeNetwork | None = None
+        self._compiled_network: NodeNetwork | None = None
 
     async def reconcile(self) -> None:
         """Run one pass. Raises DriverError; the next pass starts from the beginning."""
@@ -103,9 +107,15 @@ class NetworkController:
             self._state.config = self._config if isinstance(self._config, NodeNetworkConfig) else None
         return self._config
 
-    def _desired_network(self, config: NodeNetworkConfig, without: frozenset[str] = frozenset()) -> NodeNetwork:
-        """Return what this node must hold: the configuration with the pods on the bridge, but for some sandboxes."""
-        return node_network(config, (pod for pod in self._attacher.attached_pods() if pod.sandbox not in without))
+    def _desired_network(self, config: NodeNetworkConfig) -> NodeNetwork:
+        """Return what this node must hold: the configuration with the pods on the bridge.
+
+        As long as neither changes, it is the same value.
+        """
+        pods, known = self._attacher.attached_pods(), self._network_inputs
+        if self._network is None or known is None or known[0] is not config or known[1] is not pods:
+            self._network, self._network_inputs = node_network(config, pods), (config, pods)
+        return self._network
 
     async def _detach_pods(self, config: NodeNetworkConfig) -> None:
         """Remove flows before ports, so that no flow names a port number that another pod may get."""
@@ -113,7 +123,8 @@ class NetworkController:
         if not leaving:
             return
         if self._attacher.has_ports(leaving):
-            await self._install_flows(self._desired_network(config, without=leaving))
+            staying = (pod for pod in self._attacher.attached_pods() if pod.sandbox not in leaving)
+            await self._install_flows(node_network(config, staying))
         await self._attacher.detach_pods(leaving)
 
     async def _install_flows_and_complete_requests(self) -> None:
@@ -124,19 +135,20 @@ class NetworkController:
             return
         network = self._desired_network(config)
         await self._install_flows(network)
+        if self._state.network is not network:
+            metrics.set_pod_counts(network)
         self._state.network, self._state.not_ready_reason = network, ""
         self._attacher.complete_requests(network)
-        metrics.set_pod_counts(network)
 
     async def _install_flows(self, network: NodeNetwork) -> None:
-        flows = compile_flows(network)
+        flows = self._flows if network is self._compiled_network else compile_flows(network)
         change = await self._drivers.openflow.sync(Partition.NODE, FlowSet(flows))
         change += await self._drivers.openflow.restore()
         if change and flows == self._flows:
             self._drift.record("flows", f"({change.added} missing, {change.removed} unexpected)")
         elif change:
             log.info("flows changed", extra={"added": change.added, "removed": change.removed, "total": len(flows)})
-        self._flows = flows
+        self._flows, self._compiled_network = flows, network
         self._state.flow_count = len(flows)
         metrics.FLOWS.set(len(flows))
         metrics.FLOW_CHANGES.labels("added").inc(change.added)

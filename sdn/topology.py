@@ -305,16 +305,23 @@ def node_network(config: NodeNetworkConfig, attached: Iterable[AttachedPod]) -> 
     A pod with an address outside of the node's subnet, or with the gateway's address, is ignored.
     """
     node = config.node
-    pods = [pod for pod in attached if pod.address in node.subnet and pod.address != node.gateway]
-    vnid_of = {pod: _vnid_of(config, pod.namespace) for pod in pods}
+    first, last, gateway = int(node.subnet[0]), int(node.subnet[-1]), int(node.gateway)
+    attached = [pod for pod in attached if first <= int(pod.address) <= last and int(pod.address) != gateway]
+    pods, without_vnid = set(), []
+    for pod in attached:
+        vnid = _vnid_of(config, pod.namespace)
+        if vnid is None:
+            without_vnid.append(pod)
+        else:
+            pods.add(Pod(pod.ofport, pod.address, vnid))
     return NodeNetwork(
         cluster=config.cluster,
         node=node,
         peers=config.peers,
-        pods=frozenset(Pod(pod.ofport, pod.address, vnid) for pod, vnid in vnid_of.items() if vnid is not None),
-        pods_without_vnid=tuple(sorted(pod for pod, vnid in vnid_of.items() if vnid is None)),
+        pods=frozenset(pods),
+        pods_without_vnid=tuple(sorted(without_vnid)),
         multicast=config.multicast,
-        docker=_docker_network(config, pods),
+        docker=_docker_network(config, attached),
     )
 
 

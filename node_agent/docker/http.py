@@ -1,4 +1,4 @@
-"""HTTP connections to Docker, and the requests of exec, attach and logs. `client.py` has all other requests. Driver."""
+"""HTTP requests of exec, attach and logs to Docker, with time limits and errors. `client.py` has all others. Driver."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ TRANSIENT_ERRORS = ("connection refused", "no such host", "timeout", "unreachabl
 """Texts in Docker's error messages that name a temporary cause outside the request."""
 
 
-def docker_session(socket: str, max_connections: int = 100) -> aiohttp.ClientSession:
+def docker_session(socket: str) -> aiohttp.ClientSession:
     """Return an HTTP client for the Docker behind a unix socket. It has no time limits; its callers set their own."""
     return aiohttp.ClientSession(
         "http://docker",
-        connector=aiohttp.UnixConnector(socket, limit=max_connections),
+        connector=aiohttp.UnixConnector(socket),
         cookie_jar=aiohttp.DummyCookieJar(),
         timeout=aiohttp.ClientTimeout(),
     )

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from watchfiles import watch
-
 from node_agent.event_recorder import EventRecorder
+from node_agent.sources.directory_watch import DirectoryWatch
 from node_agent.sources.static_pods import (
     MAX_MANIFEST_BYTES,
     REJECTED_REASON,
@@ -27,6 +25,9 @@ from node_agent.sources.static_pods import (
 log = logging.getLogger(__name__)
 
 RELIST_SECONDS = 20.0
+DEBOUNCE_SECONDS = 0.1
+"""Time after a change in which further changes gather, because a program writes a file in several steps."""
+
 EMPTY = ParsedManifest()
 
 
@@ -73,22 +74,13 @@ class FileSource:
             directory = directory.parent
         directory.mkdir(parents=True, exist_ok=True)
         await self.read()
-        stop = threading.Event()
-        changes = watch(directory, stop_event=stop, recursive=False, debounce=100, step=100)
-        loop = asyncio.get_running_loop()
-        thread = ThreadPoolExecutor(1, thread_name_prefix="manifests")
-        next_change = loop.run_in_executor(thread, next, changes, None)
-        try:
+        with DirectoryWatch(directory) as changes:
             while True:
-                done, _ = await asyncio.wait({next_change}, timeout=RELIST_SECONDS)
-                if done:
-                    next_change.result()
-                    next_change = loop.run_in_executor(thread, next, changes, None)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(RELIST_SECONDS):
+                        await changes.wait()
+                    await asyncio.sleep(DEBOUNCE_SECONDS)
                 await self.read()
-        finally:
-            stop.set()
-            next_change.cancel()
-            thread.shutdown(wait=False)
 
     async def read(self) -> None:
         """Read every file in a thread, because large files take time."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -67,7 +68,8 @@ class UrlSource:
     async def run(self) -> None:
         """Read the URL every PERIOD_SECONDS until cancelled."""
         timeout = aiohttp.ClientTimeout(total=TIMEOUT_SECONDS)
-        async with aiohttp.ClientSession(timeout=timeout, headers=self._headers) as http:
+        connector = aiohttp.TCPConnector(ssl=ssl.create_default_context())
+        async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=self._headers) as http:
             while True:
                 await self.read(http)
                 await asyncio.sleep(PERIOD_SECONDS)

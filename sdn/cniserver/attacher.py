@@ -35,7 +35,7 @@ from sdn.cniserver.pod_ports import (
 )
 from sdn.drivers import Drivers
 from sdn.drivers.ovsdb import PutBridge, RemovePort
-from sdn.host.firewall import GUARD_TABLE, ingress_guard
+from sdn.host.firewall import ingress_guard
 from sdn.metrics import Drift, timed
 from sdn.model.host import BRIDGE, NETDEV, Bridge, Link, Port, VethPair
 from sdn.model.match import mac_text
@@ -71,6 +71,7 @@ class PodAttacher:
         self._ports: Mapping[str, Port] = {}
         self._rate_limits: Mapping[str, int] = {}
         self._addresses: dict[str, IPv4Address] = {}
+        self._addresses_of: tuple[NodeNetwork, tuple[AttachedPod, ...]] | None = None
 
     def attach(self, config: InterfaceConfig) -> asyncio.Future[None]:
         """Request that a sandbox is attached. The future is done when packets flow, or raises DriverError."""
@@ -181,14 +182,15 @@ class PodAttacher:
         if ports:
             await self._drivers.ovsdb.apply(tuple(RemovePort(BRIDGE, port.name) for port in ports))
         devices = frozenset(map(host_veth_name, sandboxes))
-        guarded = devices & await self._drivers.nftables.list_chains("netdev", GUARD_TABLE)
-        if guarded:
-            await self._drivers.nftables.run(ingress_guard(removed=guarded))
-        await self._drivers.netlink.delete_links(sorted(devices))
+        await asyncio.gather(self._remove_guards(devices), self._drivers.netlink.delete_links(sorted(devices)))
         log.info("pods detached", extra={"sandboxes": " ".join(sorted(name[:12] for name in sandboxes))})
         self._ports = {sandbox: port for sandbox, port in self._ports.items() if sandbox not in sandboxes}
         for sandbox in sandboxes & self._detach_requests.keys():
             _complete(self._detach_requests.pop(sandbox))
+
+    async def _remove_guards(self, devices: frozenset[str]) -> None:
+        if self._datapath_type == NETDEV:
+            await self._drivers.nftables.run(ingress_guard(removed=devices))
 
     async def restore_ports(self, links: Mapping[str, Link] | None) -> None:
         """Restore ports that another program has removed from br0, and links that it has set down.
@@ -216,7 +218,7 @@ class PodAttacher:
             if link is not None and not link.up:
                 ids = port.ids
                 alias = link_alias(ids[ExternalId.NAMESPACE], ids[ExternalId.POD], ids[ExternalId.UID])
-                await self._drivers.netlink.set_up(port.name, alias)
+                await self._set_up({port.name: alias})
                 self._drift.record("links", port.name)
 
     async def attach_pods(self, network: NodeNetwork) -> None:
@@ -236,13 +238,19 @@ class PodAttacher:
         if self._datapath_type == NETDEV:
             devices = frozenset(interface.device for interface in created)
             await self._drivers.nftables.run(ingress_guard(added=devices))
-        for interface in created:
-            config = interface.config
-            await self._drivers.netlink.set_up(interface.device, link_alias(config.namespace, config.name, config.uid))
+        await self._set_up({interface.device: _alias(interface.config) for interface in created})
         await timed("ports", self._drivers.ovsdb.apply((PutBridge(bridge_with_ports(bridge, created)),)))
         for interface in created:
             pod = f"{interface.config.namespace}/{interface.config.name}"
             log.info("pod attached", extra={"pod": pod, "ip": interface.address, "device": interface.device})
+
+    async def _set_up(self, aliases: Mapping[str, str]) -> None:
+        """Set the host's ends of veth pairs up, as the switch would set them itself.
+
+        In user space the switch makes devices promiscuous. Each change of a link makes it look at all ports again,
+        before it answers the request for flows.
+        """
+        await self._drivers.netlink.set_up(aliases, promiscuous=self._datapath_type == NETDEV)
 
     async def _create_interfaces(
         self, network: NodeNetwork, planned: tuple[PlannedInterface, ...]
@@ -286,8 +294,11 @@ class PodAttacher:
 
     def complete_requests(self, network: NodeNetwork) -> None:
         """Complete the requests of all pods that have flows in this network."""
-        addresses = {pod.address for pod in network.pods}
-        self._addresses = {pod.sandbox: pod.address for pod in self.attached_pods() if pod.address in addresses}
+        attached, known = self.attached_pods(), self._addresses_of
+        if known is None or known[0] is not network or known[1] is not attached:
+            addresses = {pod.address for pod in network.pods}
+            self._addresses = {pod.sandbox: pod.address for pod in attached if pod.address in addresses}
+            self._addresses_of = network, attached
         for sandbox in self._attach_requests.keys() & self._addresses.keys():
             _complete(self._attach_requests.pop(sandbox)[1])
 
@@ -296,6 +307,10 @@ class PodAttacher:
 
     def _bridge(self) -> Bridge | None:
         return self._drivers.ovsdb.observe().bridge(BRIDGE)
+
+
+def _alias(config: InterfaceConfig) -> str:
+    return link_alias(config.namespace, config.name, config.uid)
 
 
 def _discard_result(future: asyncio.Future[None]) -> None:

@@ -20,10 +20,10 @@ def next_number(first: int, last: int, taken: Collection[int], cursor: int) -> i
 
 
 def next_address(
-    first: IPv4Address, last: IPv4Address, taken: Collection[IPv4Address], cursor: IPv4Address | None
+    first: IPv4Address, last: IPv4Address, taken: Collection[int], cursor: IPv4Address | None
 ) -> IPv4Address:
-    """Return an address for a pod. Raises Exhausted."""
-    number = next_number(int(first), int(last), {int(address) for address in taken}, int(cursor) if cursor else 0)
+    """Return an address for a pod. `taken` are addresses as numbers. Raises Exhausted."""
+    number = next_number(int(first), int(last), taken, int(cursor) if cursor else 0)
     if number is None:
         size = int(last) - int(first) + 1
         raise Exhausted(f"no free address: all {size} from {first} to {last} are taken by pods of this node")

@@ -12,6 +12,7 @@ from enum import StrEnum
 from functools import lru_cache
 from hashlib import sha256
 from ipaddress import IPv4Address
+from types import MappingProxyType
 
 from sdn.cniserver.ipam import Exhausted, next_address, next_ofport
 from sdn.model.host import BRIDGE, Bridge, Port, StringMap, string_map
@@ -96,21 +97,26 @@ def host_veth_name(sandbox: str) -> str:
     return "veth" + sha256(sandbox.encode()).hexdigest()[:11]
 
 
+@lru_cache(maxsize=2)
 def attached_pods(bridge: Bridge | None) -> tuple[AttachedPod, ...]:
-    """Return the sandboxes that have a port on the bridge, from the external_ids of the ports."""
-    if bridge is None:
-        return ()
-    pods = (_attached_pod(port.external_ids, port.ofport) for port in bridge.ports if port.ofport is not None)
+    """Return the sandboxes that have a port on the bridge, from the external_ids of the ports.
+
+    For the same bridge it is the same tuple.
+    """
+    pods = map(_attached_pod, bridge.ports) if bridge is not None else ()
     return tuple(pod for pod in pods if pod is not None)
 
 
 @lru_cache(maxsize=8192)
-def _attached_pod(external_ids: StringMap, ofport: int) -> AttachedPod | None:
-    ids = dict(external_ids)
-    if ExternalId.SANDBOX not in ids or ofport <= 0:
+def _attached_pod(port: Port) -> AttachedPod | None:
+    if ExternalId.SANDBOX not in port.ids or port.ofport is None or port.ofport <= 0:
         return None
-    address = IPv4Address(ids[ExternalId.IP])
-    return AttachedPod(ids[ExternalId.SANDBOX], ids[ExternalId.NAMESPACE], ofport, address)
+    return AttachedPod(port.ids[ExternalId.SANDBOX], port.ids[ExternalId.NAMESPACE], port.ofport, _address(port))
+
+
+@lru_cache(maxsize=8192)
+def _address(port: Port) -> IPv4Address:
+    return IPv4Address(port.ids[ExternalId.IP])
 
 
 def link_alias(namespace: str, name: str, uid: str) -> str:
@@ -118,6 +124,7 @@ def link_alias(namespace: str, name: str, uid: str) -> str:
     return f"podlane {namespace}/{name} {uid}"
 
 
+@lru_cache(maxsize=2)
 def pods_without_device(bridge: Bridge | None) -> frozenset[str]:
     """Return the sandboxes whose device the switch cannot find, because their network namespace is gone."""
     return frozenset(sandbox for sandbox, port in ports_by_sandbox(bridge).items() if port.ofport == -1)
@@ -126,16 +133,16 @@ def pods_without_device(bridge: Bridge | None) -> frozenset[str]:
 def plan_attach(bridge: Bridge, node: Node, requested: Iterable[InterfaceConfig]) -> AttachPlan:
     """Plan an address and a port number, those that were freed longest ago, for each request without a port."""
     ports = ports_by_sandbox(bridge)
-    address_of = {sandbox: IPv4Address(port.ids[ExternalId.IP]) for sandbox, port in ports.items()}
-    addresses = set(address_of.values())
+    addresses = {int(_address(port)) for port in ports.values()}
     ofports = {port.ofport_request for port in ports.values() if port.ofport_request is not None}
     last_ip = bridge.ids.get(ExternalId.LAST_IP)
     last_address = IPv4Address(last_ip) if last_ip is not None else None
     last_ofport = int(bridge.ids.get(ExternalId.LAST_OFPORT, "0"))
     to_attach, no_address, wrong_subnet = [], {}, {}
     for config in requested:
-        address = address_of.get(config.sandbox)
-        if address is not None:
+        present = ports.get(config.sandbox)
+        if present is not None:
+            address = _address(present)
             if address not in node.subnet:
                 wrong_subnet[config.sandbox] = f"its address {address} is not of this node's subnet {node.subnet}"
             continue
@@ -145,7 +152,7 @@ def plan_attach(bridge: Bridge, node: Node, requested: Iterable[InterfaceConfig]
         except Exhausted as error:
             no_address[config.sandbox] = str(error)
             continue
-        addresses.add(last_address)
+        addresses.add(int(last_address))
         ofports.add(last_ofport)
         to_attach.append(PlannedInterface(config, host_veth_name(config.sandbox), last_address, last_ofport))
     return AttachPlan(tuple(to_attach), no_address, wrong_subnet)
@@ -153,19 +160,21 @@ def plan_attach(bridge: Bridge, node: Node, requested: Iterable[InterfaceConfig]
 
 def ports_of_pods(bridge: Bridge, sandboxes: Collection[str]) -> tuple[Port, ...]:
     """Return the ports of these sandboxes."""
-    return tuple(port for sandbox, port in ports_by_sandbox(bridge).items() if sandbox in sandboxes)
+    ports = ports_by_sandbox(bridge)
+    return tuple(ports[sandbox] for sandbox in sorted(sandboxes) if sandbox in ports)
 
 
+@lru_cache(maxsize=2)
 def ports_by_sandbox(bridge: Bridge | None) -> Mapping[str, Port]:
-    """Return the ports of all pods."""
+    """Return the ports of all pods. For the same bridge it is the same mapping."""
     ports = bridge.ports if bridge is not None else ()
-    return {port.ids[ExternalId.SANDBOX]: port for port in ports if ExternalId.SANDBOX in port.ids}
+    return MappingProxyType({port.ids[ExternalId.SANDBOX]: port for port in ports if ExternalId.SANDBOX in port.ids})
 
 
 def names_of_pods(bridge: Bridge | None) -> Mapping[IPv4Address, str]:
     """Return `PROJECT/NAME` of the pods on the bridge, by IP address."""
-    ids = [port.ids for port in ports_by_sandbox(bridge).values()]
-    return {IPv4Address(pod[ExternalId.IP]): f"{pod[ExternalId.NAMESPACE]}/{pod[ExternalId.POD]}" for pod in ids}
+    ports = ports_by_sandbox(bridge).values()
+    return {_address(port): f"{port.ids[ExternalId.NAMESPACE]}/{port.ids[ExternalId.POD]}" for port in ports}
 
 
 def identities_of_pods(bridge: Bridge | None) -> Mapping[str, PodIdentity]:
@@ -175,7 +184,7 @@ def identities_of_pods(bridge: Bridge | None) -> Mapping[str, PodIdentity]:
             port.ids[ExternalId.NAMESPACE],
             port.ids[ExternalId.POD],
             port.ids[ExternalId.UID],
-            IPv4Address(port.ids[ExternalId.IP]),
+            _address(port),
         )
         for port in ports_by_sandbox(bridge).values()
     }
@@ -201,6 +210,7 @@ def mismatch(port: Port, config: InterfaceConfig) -> str:
     )
 
 
+@lru_cache(maxsize=2)
 def ingress_rate_limits(bridge: Bridge | None) -> Mapping[str, int]:
     """Return the rate limits of traffic into pods, in bits per second, by device."""
     ports = bridge.ports if bridge is not None else ()

@@ -11,14 +11,15 @@ import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from reconcile import atomic_file
 from reconcile.errors import DriverError, Gone, NotReady, Refused
 from reconcile.imports import defer_package
+from sdn.drivers import rtnetlink
 from sdn.drivers.link_dump import dump_links, dump_names
 from sdn.model.host import (
     ALIAS,
@@ -45,13 +46,10 @@ _MAIN_TABLE = 254
 _MIN_BURST_BYTES = 2 * 9000  # two packets of the largest size
 _CLONE_NEWNET = 0x40000000
 _NO_PREFIX_ROUTE = 0x200
-_ON_LINK = 4
-"""RTNH_F_ONLINK: the next hop needs no route of its own."""
 _UP = 1
-_MAX_ALIAS_BYTES = 254
-"""The kernel accepts 255 bytes, of which the last is the zero that netlink adds."""
 _TEMPORARY_NAME = "podlane-new"
-_SIOCETHTOOL = 0x8946
+_SIOCGIFINDEX, _SIOCETHTOOL = 0x8933, 0x8946
+_INDEX_REQUEST = struct.Struct("16si20x")  # struct ifreq
 _ETHTOOL_STXCSUM = 0x17
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -81,46 +79,53 @@ class Netlink:
 
         A pair left by an interrupted attempt is replaced. Raises Gone if the network namespace is gone.
         """
+        with _translate_errors(f"veth pair {pod.device}"):
+            endpoint, index = await asyncio.to_thread(self._create_veth_pair, pod)
+            with endpoint:
+                if pod.egress_bandwidth:
+                    async with AsyncIPRoute(use_socket=endpoint) as inside:
+                        await _limit(inside, index, pod.egress_bandwidth)
+
+    def _create_veth_pair(self, pod: VethPair) -> tuple[socket.socket, int]:
+        """Create and configure a veth pair. Return a netlink socket of the pod, and the index of its end."""
         try:
             netns = os.open(pod.netns, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise Gone(f"{pod.netns}: {error.strerror}; the sandbox is gone") from None
         try:
-            with _translate_errors(f"veth pair {pod.device}"):
-                await self._add_pair(netns, pod)
+            kernel, control = _in_netns(netns, _prepare_netns)
+            with control, contextlib.ExitStack() as on_error:
+                on_error.enter_context(kernel)
+                self._add_pair(netns, pod)
                 _disable_ipv6(pod.device)
-                await self._configure(netns, pod)
+                if not pod.tx_checksum_offload:
+                    _disable_tx_checksum_offload(pod.ifname, control)
+                index = _index(pod.ifname, control)
+                rtnetlink.send(
+                    kernel,
+                    rtnetlink.set_up_by_index(rtnetlink.LOOPBACK),
+                    rtnetlink.set_up_by_index(index),
+                    rtnetlink.add_address(index, pod.address),
+                    rtnetlink.put_default_route(index, pod.gateway),
+                )
+                on_error.pop_all()
+                return kernel, index
         finally:
             os.close(netns)
 
-    async def _add_pair(self, netns: int, pod: VethPair) -> None:
-        inside = {"ifname": pod.ifname, "net_ns_fd": netns, "address": pod.mac, "mtu": pod.mtu}
-        pair = {"ifname": pod.device, "kind": "veth", "mtu": pod.mtu, "peer": inside}
+    def _add_pair(self, netns: int, pod: VethPair) -> None:
+        pair = rtnetlink.create_veth_pair(pod.device, pod.mtu, netns=netns, ifname=pod.ifname, mac=pod.mac)
         try:
-            await self._here.link("add", **pair)
-        except NetlinkError as error:
-            if error.code != errno.EEXIST:
+            self._send(pair)
+        except OSError as error:
+            if error.errno != errno.EEXIST:
                 raise
-            await self._delete(pod.device)
-            await self._here.link("add", **pair)
+            self._delete(pod.device)
+            self._send(pair)
 
-    async def _configure(self, netns: int, pod: VethPair) -> None:
-        endpoint = await asyncio.to_thread(_in_netns, netns, lambda: _prepare_netns(pod))
-        async with AsyncIPRoute(use_socket=endpoint) as inside:
-            index = (await inside.link("get", ifname=pod.ifname))[0]["index"]
-            if pod.egress_bandwidth:
-                await _limit(inside, index, pod.egress_bandwidth)
-            await inside.link("set", index=1, state="up")
-            await inside.link("set", index=index, state="up")
-            await inside.addr(
-                "add",
-                index=index,
-                address=str(pod.address.ip),
-                prefixlen=pod.address.network.prefixlen,
-                flags=_NO_PREFIX_ROUTE,
-            )
-            route = {"dst": "0.0.0.0/0", "gateway": str(pod.gateway), "oif": index, "flags": _ON_LINK}
-            await inside.route("replace", **route)
+    def _send(self, *requests: rtnetlink.Request) -> None:
+        with self._lock:
+            rtnetlink.send(self._kernel, *requests)
 
     async def check_pod_interface(self, netns: str, ifname: str, address: IPv4Interface, gateway: IPv4Address) -> str:
         """Return what the pod's end of a veth pair lacks, or an empty string. Raises Gone."""
@@ -157,22 +162,23 @@ class Netlink:
         with _translate_errors(f"link {device}"):
             await _limit(self._here, await self._index(device), bits)
 
-    async def set_up(self, device: str, alias: str) -> None:
-        """Set a link of this namespace up, and give it an alias."""
-        with _translate_errors(f"link {device}"):
-            await self._here.link("set", ifname=device, state="up", ifalias=alias[:_MAX_ALIAS_BYTES])
+    async def set_up(self, aliases: Mapping[str, str], *, promiscuous: bool) -> None:
+        """Set links of this namespace up, give them these aliases, and let them take all frames if `promiscuous`."""
+        requests = [rtnetlink.set_up(device, alias, promiscuous=promiscuous) for device, alias in aliases.items()]
+        with _translate_errors(f"links {' '.join(aliases)}"):
+            await asyncio.to_thread(self._send, *requests)
 
     async def delete_links(self, devices: Iterable[str]) -> None:
         """Delete links. A link that does not exist is no error."""
         for device in devices:
             with _translate_errors(f"link {device}"):
-                await self._delete(device)
+                await asyncio.to_thread(self._delete, device)
 
-    async def _delete(self, device: str) -> None:
+    def _delete(self, device: str) -> None:
         try:
-            await self._here.link("del", ifname=device)
-        except NetlinkError as error:
-            if error.code != errno.ENODEV:
+            self._send(rtnetlink.delete_link(device))
+        except OSError as error:
+            if error.errno != errno.ENODEV:
                 raise
 
     async def gateway_routes(self, device: str) -> frozenset[IPv4Network]:
@@ -219,7 +225,7 @@ class Netlink:
             if DOCKER_BRIDGE not in present:
                 await self._add_bridge_with_alias(DOCKER_BRIDGE)
             if not {BRIDGE_END, DOCKER_PORT_NAME} <= present.keys():
-                await self._delete(BRIDGE_END)
+                await asyncio.to_thread(self._delete, BRIDGE_END)
                 far = {"ifname": DOCKER_PORT_NAME, "txqlen": 0}
                 await self._here.link("add", ifname=BRIDGE_END, kind="veth", txqlen=0, peer=far)
             master = await self._index(DOCKER_BRIDGE)
@@ -231,14 +237,15 @@ class Netlink:
                 addresses = frozenset({config.address}) if name == DOCKER_BRIDGE else frozenset()
                 await self._set_addresses(name, index, addresses)
             if not config.tx_checksum_offload:
-                _disable_tx_checksum_offload(BRIDGE_END)
+                with _control_socket() as control:
+                    _disable_tx_checksum_offload(BRIDGE_END, control)
 
     async def _add_bridge_with_alias(self, name: str) -> None:
         """Create a bridge that never exists under its name without our alias.
 
         The kernel accepts no alias for a new link, so the bridge is renamed after it has the alias.
         """
-        await self._delete(_TEMPORARY_NAME)
+        await asyncio.to_thread(self._delete, _TEMPORARY_NAME)
         await self._here.link("add", ifname=_TEMPORARY_NAME, kind="bridge")
         index = await self._index(_TEMPORARY_NAME)
         await self._here.link("set", index=index, ifalias=ALIAS)
@@ -315,9 +322,10 @@ def netns_id(path: str) -> str:
 def _translate_errors(subject: str) -> Iterator[None]:
     try:
         yield
-    except NetlinkError as error:
-        kind: type[DriverError] = NotReady if error.code in {errno.ENODEV, errno.EBUSY} else Refused
-        raise kind(f"{subject}: the kernel says {os.strerror(error.code)}") from None
+    except (NetlinkError, OSError) as error:
+        code = error.code if isinstance(error, NetlinkError) else error.errno or 0
+        kind: type[DriverError] = NotReady if code in {errno.ENODEV, errno.EBUSY} else Refused
+        raise kind(f"{subject}: the kernel says {os.strerror(code)}") from None
     except (struct.error, ValueError) as error:
         raise Refused(f"{subject}: cannot be encoded for the kernel: {error}") from None
 
@@ -340,33 +348,43 @@ def _set_namespace(fd: int) -> None:
         raise Gone(f"network namespace: {os.strerror(ctypes.get_errno())}")
 
 
-def _prepare_netns(pod: VethPair) -> Any:
-    """Disable IPv6, whose duplicate address detection would delay the pod, and open a netlink socket."""
+def _prepare_netns() -> tuple[socket.socket, socket.socket]:
+    """Disable IPv6, whose duplicate address detection would delay the pod. Return sockets for netlink and for ioctl."""
     for scope in ("all", "default"):
         _disable_ipv6(scope)
-    if not pod.tx_checksum_offload:
-        _disable_tx_checksum_offload(pod.ifname)
-    return _kernel_socket()
+    return _kernel_socket(), _control_socket()
 
 
-def _socket_and_links() -> tuple[Any, dict[str, Link]]:
+def _socket_and_links() -> tuple[socket.socket, dict[str, Link]]:
     kernel = _kernel_socket()
     return kernel, dump_links(kernel)
 
 
-def _kernel_socket() -> Any:
+def _kernel_socket() -> socket.socket:
     return socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC, socket.NETLINK_ROUTE)
+
+
+def _control_socket() -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+
+
+def _index(ifname: str, control: socket.socket) -> int:
+    """Return the index of a link of the network namespace in which the socket was opened."""
+    answer = fcntl.ioctl(control, _SIOCGIFINDEX, _INDEX_REQUEST.pack(ifname.encode(), 0))
+    return int(_INDEX_REQUEST.unpack(answer)[1])
 
 
 def _disable_ipv6(name: str) -> None:
     """Disable IPv6 for a device, or for `all` and `default`, unless the kernel has no IPv6."""
     with contextlib.suppress(FileNotFoundError):
-        Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6").write_text("1")
+        setting = os.open(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(setting, b"1")
+        finally:
+            os.close(setting)
 
 
-def _disable_tx_checksum_offload(ifname: str) -> None:
-    """Do what `ethtool -K IFNAME tx off` does."""
+def _disable_tx_checksum_offload(ifname: str, control: socket.socket) -> None:
+    """Do what `ethtool -K IFNAME tx off` does, in the network namespace in which the socket was opened."""
     value = ctypes.create_string_buffer(struct.pack("II", _ETHTOOL_STXCSUM, 0))
-    request = struct.pack("16sP8x", ifname.encode(), ctypes.addressof(value))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-        fcntl.ioctl(control, _SIOCETHTOOL, request)
+    fcntl.ioctl(control, _SIOCETHTOOL, struct.pack("16sP8x", ifname.encode(), ctypes.addressof(value)))

@@ -169,12 +169,13 @@ def table_fingerprint(commands: str, listed: str) -> str:
 
 
 def ingress_guard(*, added: frozenset[str] = frozenset(), removed: frozenset[str] = frozenset()) -> str:
-    """Return the commands that guard the added devices, and no longer the removed ones.
+    """Return the commands that guard the added devices, and no longer the removed ones, which may have no guard.
 
-    The guard drops the kernel's copy of every frame of a device.
+    The guard drops the kernel's copy of every frame of a device. A chain that does not exist cannot be deleted, so a
+    chain to delete is added before; to one that exists, that does nothing.
     """
     lines = [f"add table netdev {GUARD_TABLE}"]
-    lines += [f"delete chain netdev {GUARD_TABLE} {device}" for device in sorted(removed)]
+    lines += [f"{verb} chain netdev {GUARD_TABLE} {device}" for device in sorted(removed) for verb in ("add", "delete")]
     lines += [
         f'add chain netdev {GUARD_TABLE} {device} {{ type filter hook ingress device "{device}" priority 0; '
         f"policy drop; }}"

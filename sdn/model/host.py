@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv4Interface, IPv4Network
 from types import MappingProxyType
 
@@ -35,11 +35,15 @@ class Port:
     options: StringMap = ()
     external_ids: StringMap = ()
     error: str = ""
+    ids: Mapping[str, str] = field(init=False, repr=False, compare=False)
+    """`external_ids` as a mapping."""
 
-    @property
-    def ids(self) -> Mapping[str, str]:
-        """`external_ids` as a mapping."""
-        return MappingProxyType(dict(self.external_ids))
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ids", MappingProxyType(dict(self.external_ids)))
+
+    def __hash__(self) -> int:
+        """Hash the name only, because a pass looks all ports up, and their names differ."""
+        return hash(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,10 @@ class Bridge:
     external_ids: StringMap = ()
     table_names: tuple[tuple[int, str], ...] = ()
     ports: tuple[Port, ...] = ()
+
+    def __hash__(self) -> int:
+        """Hash the name only: what follows from a bridge is kept for the last one, which has hundreds of ports."""
+        return hash(self.name)
 
     @property
     def ids(self) -> Mapping[str, str]:

@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network
 from itertools import pairwise
 
@@ -22,7 +23,7 @@ CT_BITS = {"new": 1, "est": 2, "rel": 4, "rpl": 8, "inv": 16, "trk": 32, "snat":
 """Bits of ct_state, with the names of ovs-fields(7)."""
 
 
-class Field(Struct, frozen=True, gc=False, order=True):
+class Field(Struct, frozen=True, gc=False, order=True, cache_hash=True):
     """A field of a packet or of its metadata, with its name in Open vSwitch; `bits` is its width.
 
     `rank` orders the fields of a match. A prerequisite comes before the fields that need it; apart from that, the order
@@ -32,10 +33,6 @@ class Field(Struct, frozen=True, gc=False, order=True):
     rank: int
     name: str
     bits: int
-
-    def __hash__(self) -> int:
-        """Hash the rank only, because tens of thousands of flows are hashed, and ranks differ."""
-        return self.rank
 
     @property
     def all_ones(self) -> int:
@@ -223,6 +220,7 @@ def dst_port(protocol: int, port: int) -> Match:
     return ip() & Match(fields)
 
 
+@lru_cache
 def ct_state(state: str) -> Match:
     """Match tracked packets in a connection state: `new`, `est` (established), `rel` (related), `dnat` (translated)."""
     bits = CT_BITS[state] | CT_BITS["trk"]
@@ -231,8 +229,13 @@ def ct_state(state: str) -> Match:
 
 def new_connection(protocol: int, port: int, mask: int = 0xFFFF, dst: IPv4Address | None = None) -> Match:
     """Match tracked packets that begin a connection to a port of `dst` (None: any address)."""
+    return ip(dst=dst) & _new_to_port(protocol, port, mask)
+
+
+@lru_cache(maxsize=4096)
+def _new_to_port(protocol: int, port: int, mask: int) -> Match:
     fields = (FieldMatch(IP_PROTO, protocol, IP_PROTO.all_ones), FieldMatch(_DST_PORTS[protocol], port, mask))
-    return ip(dst=dst) & ct_state("new") & Match(fields)
+    return ct_state("new") & Match(fields)
 
 
 def new_connection_fragment(protocol: int, port: int, mask: int = 0xFFFF, dst: IPv4Address | None = None) -> Match:

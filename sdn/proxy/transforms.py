@@ -89,5 +89,5 @@ def _shared_conditions(ready: bool | None, serving: bool | None, terminating: bo
 
 
 def _selected(entries: dict[str, str], keys: frozenset[str]) -> dict[str, str]:
-    """Return the entries with these keys. There is only one empty result."""
-    return {key: value for key, value in entries.items() if key in keys} or _NONE
+    """Return the entries with these keys. There is only one empty result, and each key exists once."""
+    return {key: entries[key] for key in keys if key in entries} or _NONE

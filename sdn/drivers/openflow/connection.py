@@ -96,8 +96,8 @@ class Connection:
         state = await self.bridge_state()
         self.invalidate()
         before = self._foreign_changes
-        bundle = next(self._xids)
-        await self._request(lambda xid: messages.bundle_control(bundle, Bundle.OPEN, xid))
+        bundle, opening = next(self._xids), next(self._xids)
+        self._writer.write(messages.bundle_control(bundle, Bundle.OPEN, opening))
         steps = {next(self._xids): step for step in diff.steps()}
         entries = iter(steps.items())
         while batch := list(itertools.islice(entries, MESSAGES_PER_WRITE)):
@@ -106,6 +106,10 @@ class Connection:
             )
             await self._drain()
         await self._request(lambda xid: messages.message(Type.BARRIER_REQUEST, xid))
+        if opening in self._errors:
+            for xid in steps:
+                self._errors.pop(xid, None)
+            raise Refused(f"the switch refused a bundle: {self._errors.pop(opening)}; flows are as they were")
         end = Bundle.DISCARD if steps.keys() & self._errors.keys() else Bundle.COMMIT
         failure = ""
         try:

@@ -42,16 +42,19 @@ UID = count(1)
 LOGS = LogLimits(20_000, 2)
 LOCAL = PullLimits(local_registries=("127.0.0.1",))
 
+# Docker's library leaves the socket open with which it did not reach Docker.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket.socket.*family=1,:ResourceWarning")
+
 
 @pytest.fixture(params=["fake", "dockerd"])
-async def driver(request: pytest.FixtureRequest) -> AsyncIterator[DockerClient]:
+def driver(request: pytest.FixtureRequest) -> Iterator[DockerClient]:
     if request.param == "fake":
         yield FakeDocker(images.PAUSE, images.TOOLBOX)
         return
     daemon: Dockerd = request.getfixturevalue("dockerd")
     real = DockerClient(str(daemon.socket), LOGS, pull_limits=LOCAL)
     yield real
-    await real.close()
+    real.close()
 
 
 @pytest.fixture
@@ -237,11 +240,7 @@ async def test_name_of_an_unremovable_dead_container_gets_a_suffix(driver: Docke
 
 
 def name_of(driver: DockerClient, identity: str) -> str:
-    return (
-        run("docker", "-H", f"unix://{driver._socket}", "inspect", "--format", "{{.Name}}", identity)
-        .strip()
-        .removeprefix("/")
-    )
+    return str(driver._api_client().inspect_container(identity)["Name"]).removeprefix("/")
 
 
 async def test_container_cannot_join_a_stopped_sandbox(driver: DockerClient, uid: str) -> None:
@@ -419,7 +418,7 @@ async def test_registry_error_message_is_kept(dockerd: Dockerd, registry: tuple[
         await real.pull(f"{address}/unknown:1")
     with pytest.raises((Refused, Gone), match=r"denied|nothing here"):
         await real.pull(f"{address}/secret:1")
-    await real.close()
+    real.close()
 
 
 async def test_exec_output_is_truncated_to_its_beginning(dockerd: Dockerd, uid: str) -> None:
@@ -431,7 +430,7 @@ async def test_exec_output_is_truncated_to_its_beginning(dockerd: Dockerd, uid: 
     assert sorted(both.output) == sorted("out\nerr\n\ufffd")
     partly = await real.exec(identity, ("sh", "-c", "echo begun; sleep 60"), 1)
     assert partly == ExecResult(None, "begun\n")
-    await real.close()
+    real.close()
 
 
 async def test_private_registry_accepts_valid_credentials_only(dockerd: Dockerd, tmp_path: Path) -> None:
@@ -452,7 +451,7 @@ async def test_private_registry_accepts_valid_credentials_only(dockerd: Dockerd,
             await real.image_id(name)
         await real.pull(name, right)
         assert await real.image_id(name)
-    await real.close()
+    real.close()
 
 
 async def test_unknown_runtime_is_rejected_by_name(dockerd: Dockerd, uid: str) -> None:
@@ -461,7 +460,7 @@ async def test_unknown_runtime_is_rejected_by_name(dockerd: Dockerd, uid: str) -
         await real.create(replace(sandbox(uid), runtime="gvisor"))
     identity = await real.create(replace(sandbox(uid), runtime="runc"))
     assert inspected(dockerd, identity)["HostConfig"]["Runtime"] == "runc"
-    await real.close()
+    real.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -536,7 +535,7 @@ async def test_resource_limits_environment_and_mounts_reach_the_container(
     assert (config["Memory"], config["MemorySwap"], config["CpuQuota"]) == (8 << 20, 8 << 20, 1_000)
     assert config["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "20000", "max-file": "2"}}
     assert config["RestartPolicy"]["Name"] in {"", "no"}
-    await real.close()
+    real.close()
 
 
 async def test_security_options_reach_the_container(dockerd: Dockerd, uid: str) -> None:
@@ -569,7 +568,7 @@ async def test_security_options_reach_the_container(dockerd: Dockerd, uid: str) 
     assert " /proc/sys " not in proc(pid, "mountinfo")
     assert re.search(r" / / ro,", proc(pid, "mountinfo"))
     assert "net.ipv4.ip_unprivileged_port_start" in json.dumps(inspected(dockerd, box)["HostConfig"]["Sysctls"])
-    await real.close()
+    real.close()
 
 
 async def test_privileged_container_runs_or_reports_why_not(dockerd: Dockerd, uid: str) -> None:
@@ -584,7 +583,7 @@ async def test_privileged_container_runs_or_reports_why_not(dockerd: Dockerd, ui
     except Refused:  # a machine that itself lacks capabilities cannot give them, and Docker says so
         assert "operation not permitted" in (await real.inspect(identity)).error.lower()
         assert (await real.inspect(identity)).exited
-    await real.close()
+    real.close()
 
 
 async def test_container_shares_the_process_namespace_of_another(dockerd: Dockerd, uid: str) -> None:
@@ -600,7 +599,7 @@ async def test_container_shares_the_process_namespace_of_another(dockerd: Docker
     await real.start(second)
     pids = [(await real.inspect(container_id)).pid for container_id in (first, second)]
     assert namespace(pids[0], "pid") == namespace(pids[1], "pid")
-    await real.close()
+    real.close()
 
 
 async def test_container_logs_are_rotated(dockerd: Dockerd, uid: str) -> None:
@@ -610,7 +609,7 @@ async def test_container_logs_are_rotated(dockerd: Dockerd, uid: str) -> None:
     logs = sorted(log.parent.glob(f"{log.name}*"))
     assert [path.name for path in logs] == [log.name, f"{log.name}.1"]
     assert all(path.stat().st_size < 2 * LOGS.max_bytes for path in logs)
-    await real.close()
+    real.close()
 
 
 async def test_image_with_two_names_is_removed_with_both(dockerd: Dockerd) -> None:
@@ -622,7 +621,7 @@ async def test_image_with_two_names_is_removed_with_both(dockerd: Dockerd) -> No
     await real.remove_image(image)
     assert identity not in {stored_image.id for stored_image in await real.list_images()}
     assert Path(await real.root_dir()) == dockerd.root / "data"
-    await real.close()
+    real.close()
 
 
 async def test_container_stats_report_its_usage(dockerd: Dockerd, uid: str) -> None:
@@ -646,7 +645,7 @@ async def test_container_stats_report_its_usage(dockerd: Dockerd, uid: str) -> N
     assert collector.task_count(seen.pid) == 1
     await real.remove(identity)
     assert collector.working_set_bytes(seen.pid) == collector.task_count(seen.pid) == 0
-    await real.close()
+    real.close()
 
 
 async def test_oom_killed_container_is_distinguished_from_a_failed_one(dockerd: Dockerd, uid: str) -> None:
@@ -665,7 +664,7 @@ async def test_oom_killed_container_is_distinguished_from_a_failed_one(dockerd: 
         if seen.oom_killed:
             break
     assert reported[-1], reported
-    await real.close()
+    real.close()
 
 
 async def test_containers_of_another_agent_are_not_listed(dockerd: Dockerd, uid: str) -> None:
@@ -675,7 +674,7 @@ async def test_containers_of_another_agent_are_not_listed(dockerd: Dockerd, uid:
     identity = await real.create(replace(spec, labels=foreign))
     assert uid not in await real.list_pods()
     await real.remove(identity)
-    await real.close()
+    real.close()
 
 
 async def test_sandbox_network_and_resolv_conf_are_not_managed_by_docker(
@@ -704,7 +703,7 @@ async def test_sandbox_network_and_resolv_conf_are_not_managed_by_docker(
     assert proc(pids[1], "root/etc/resolv.conf") == "nameserver 192.0.2.54\n"
     await real.remove(identity)
     await real.remove(network)
-    await real.close()
+    real.close()
 
 
 @pytest.fixture
@@ -731,7 +730,7 @@ async def test_host_to_container_mount_propagation_is_applied(dockerd: Dockerd, 
     assert "/stays/later" not in points
     await real.remove(identity)
     await real.remove(network)
-    await real.close()
+    real.close()
 
 
 async def test_bidirectional_mount_propagation_is_applied(dockerd: Dockerd, uid: str, shared: Path) -> None:
@@ -750,7 +749,7 @@ async def test_bidirectional_mount_propagation_is_applied(dockerd: Dockerd, uid:
         await real.start(await real.create(replace(spec, name=f"{spec.name}9", binds=(f"{private}:/m:rshared",))))
     await real.remove(identity)
     await real.remove(network)
-    await real.close()
+    real.close()
 
 
 async def test_driver_reconnects_after_docker_restarts() -> None:
@@ -773,7 +772,7 @@ async def test_driver_reconnects_after_docker_restarts() -> None:
             assert await real.version()
     finally:
         following.cancel()
-        await real.close()
+        real.close()
         process.terminate()
         process.wait()
         shutil.rmtree(daemon.root)
@@ -796,7 +795,7 @@ async def test_hanging_docker_is_not_ready_and_fails_no_exec(dockerd: Dockerd, u
         daemon.resume()
     assert await begun == ExecResult(0), "its time began when Docker came back"
     assert await real.exec(identity, ("true",), DEADLINE_SECONDS) == ExecResult(0)
-    await real.close()
+    real.close()
 
 
 async def test_missing_docker_is_not_ready(tmp_path: Path) -> None:
@@ -805,7 +804,15 @@ async def test_missing_docker_is_not_ready(tmp_path: Path) -> None:
         await real.version()
     with pytest.raises(NotReady, match="does not answer"):
         await real.exec("any", ("true",), 5)
-    await real.close()
+    real.close()
+
+
+async def test_newest_supported_api_version_is_used(dockerd: Dockerd) -> None:
+    real = DockerClient(str(dockerd.socket), LOGS)
+    assert await real.version()
+    offered = run("docker", "-H", f"unix://{dockerd.socket}", "version", "--format", "{{.Server.APIVersion}}").strip()
+    assert real._api_client().api_version == offered
+    real.close()
 
 
 async def test_too_old_docker_is_reported(tmp_path: Path) -> None:
@@ -820,5 +827,5 @@ async def test_too_old_docker_is_reported(tmp_path: Path) -> None:
     old = DockerClient(str(tmp_path / "docker.sock"), LOGS)
     with pytest.raises(NotReady, match=r"Docker's API is 1.40; 1.41 \(Docker 20.10\) or newer is needed"):
         await old.version()
-    await old.close()
+    old.close()
     await runner.cleanup()

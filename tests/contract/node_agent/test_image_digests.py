@@ -61,4 +61,4 @@ async def test_container_image_id_is_a_pullable_digest(dockerd: Dockerd) -> None
     )
     assert pulled.image_id == local.image_id
     assert pulled.digest == f"{address}/team/toolbox@{digest(manifest)}"
-    await driver.close()
+    driver.close()

@@ -64,7 +64,7 @@ async def taken_away(dockerd: Dockerd, name: str) -> tuple[dict[str, bytes], byt
     parts = registry_blobs(dockerd, name)
     [image] = [stored_image for stored_image in await real.list_images() if name in stored_image.names]
     await real.remove_image(image)
-    await real.close()
+    real.close()
     return parts
 
 
@@ -109,7 +109,7 @@ async def test_image_pull_without_progress_is_cancelled_and_the_next_starts(dock
         pulled = await real.pull(f"{desk.address}/slow:1")
         assert await real.image_id(f"{desk.address}/slow:1")
         assert pulled.seconds > 0
-        await real.close()
+        real.close()
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
@@ -122,7 +122,7 @@ async def test_parallel_image_pulls_are_limited(dockerd: Dockerd, at_once: int) 
         desk.layers.set()
         await asyncio.gather(*pulls)
         assert desk.most == at_once
-        await real.close()
+        real.close()
 
 
 async def test_failing_registry_is_distinguished_from_a_rejecting_one(dockerd: Dockerd) -> None:
@@ -132,7 +132,7 @@ async def test_failing_registry_is_distinguished_from_a_rejecting_one(dockerd: D
         desk.status = 503
         with pytest.raises(RegistryUnavailable, match="503"):
             await real.pull(f"{desk.address}/trouble:1")
-        await real.close()
+        real.close()
 
 
 async def test_unreachable_registry_is_named_with_the_way_to_bring_an_image_by_hand(dockerd: Dockerd) -> None:
@@ -145,7 +145,7 @@ async def test_unreachable_registry_is_named_with_the_way_to_bring_an_image_by_h
     assert str(raised.value).endswith(
         "put the image on the nodes by `podlane image load`, in a lab by `podlane lab load`"
     )
-    await real.close()
+    real.close()
 
 
 async def test_registry_at_an_address_of_the_node_is_asked_only_if_the_operator_accepts_it(dockerd: Dockerd) -> None:
@@ -169,7 +169,7 @@ async def test_registry_at_an_address_of_the_node_is_asked_only_if_the_operator_
         assert desk.most == 0
         await real.pull(f"localhost:{port}/web:1")
         assert desk.most == 1
-        await real.close()
+        real.close()
 
 
 async def test_registry_at_another_address_of_the_node_is_refused(dockerd: Dockerd) -> None:
@@ -186,8 +186,8 @@ async def test_registry_at_another_address_of_the_node_is_refused(dockerd: Docke
     accepting = driver(dockerd, PullLimits(), local_registries=(f"{own}:9",))
     with pytest.raises(NotReady, match=rf"^registry {own}:9 does not answer "):
         await accepting.pull(f"{own}:9/web:1")
-    await real.close()
-    await accepting.close()
+    real.close()
+    accepting.close()
 
 
 async def test_cancelled_image_pull_frees_its_slot(dockerd: Dockerd) -> None:
@@ -202,4 +202,4 @@ async def test_cancelled_image_pull_frees_its_slot(dockerd: Dockerd) -> None:
         desk.layers.set()
         await wanted
         assert unwanted.cancelled()
-        await real.close()
+        real.close()

@@ -119,4 +119,4 @@ async def test_registry_leads_docker_to_loopback_unless_the_firewall_rule_refuse
         assert await pull() == (True, False)
         run("nft", "delete", "table", "inet", "podlane-docker")
         assert await pull() == (True, True)
-        await real.close()
+        real.close()

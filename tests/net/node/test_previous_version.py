@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from sdn.pipeline.tables import Table
 from tests.testbed.isolation.world import reaches
 from tests.testbed.namespaces import inside
 from tests.testbed.netns import previous_version
@@ -31,6 +32,7 @@ from tests.testbed.netns.previous_version import (
     STREAM_PORTS,
     WEB,
     WEB_EXTERNAL_IP,
+    find_replies_by_port,
     previous_version_world,
     remains,
     restore,
@@ -178,6 +180,19 @@ def test_upgrade_loses_no_packet_and_leaves_no_previous_name(cluster: PacketWorl
     cluster.kill(f"{NODE} sdn")
     restore(cluster)
     assert len(remains(cluster)) > 30
+    with traffic(cluster):
+        cluster.start(f"{NODE} sdn")
+        wait_until_installed(cluster, wanted)
+        assert reaches(cluster, "red-a", "red-c")
+        assert not reaches(cluster, "blue-a", "red-a")
+
+
+def test_upgrade_from_a_version_that_finds_replies_by_port_loses_no_packet(cluster: PacketWorld) -> None:
+    wanted = installed(cluster)
+    cluster.kill(f"{NODE} sdn")
+    find_replies_by_port(cluster)
+    by_port = [flow for flow in previous_version.written_flows(cluster) if "priority=200,tcp,tp_src=" in flow]
+    assert {f"table={int(Table.ENDPOINT_LOOKUP)}" in flow for flow in by_port} == {True}
     with traffic(cluster):
         cluster.start(f"{NODE} sdn")
         wait_until_installed(cluster, wanted)

@@ -276,7 +276,7 @@ class FakeDocker(DockerClient):
         finally:
             self._listeners.remove(on_event)
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Do nothing: there is no connection to close."""
 
     # --- what happens to it ---------------------------------------------------------------------------------------

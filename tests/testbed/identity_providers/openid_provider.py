@@ -41,11 +41,12 @@ def changed(document: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]
 
 @dataclass(slots=True)
 class OpenIDServer:
-    """The provider. `requests` are the paths that were asked for."""
+    """The provider. `requests` are the paths that were asked for, `callback_url` is registered for the client."""
 
     claims: dict[str, Any]
     changes: Changes = field(default_factory=Changes)
     issuer: str = ""
+    callback_url: str = CALLBACK_URL
     requests: list[str] = field(default_factory=list)
     _codes: dict[str, dict[str, str]] = field(default_factory=dict)
     _access_tokens: set[str] = field(default_factory=set)
@@ -67,7 +68,7 @@ class OpenIDServer:
         assert f"{parts.scheme}://{parts.netloc}{parts.path}" == f"{self.issuer}/authorize"
         query = {name: value for name, (value,) in parse_qs(parts.query, strict_parsing=True).items()}
         assert query["client_id"] == CLIENT_ID
-        assert query["redirect_uri"] == CALLBACK_URL
+        assert query["redirect_uri"] == self.callback_url
         assert query["response_type"] == "code"
         assert "openid" in query["scope"].split()
         code = secrets.token_urlsafe()

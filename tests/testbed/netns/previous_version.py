@@ -19,6 +19,7 @@ from pathlib import Path
 from api.core.services import ServicePort
 from lab.process import run
 from lab.topology import EXTERNAL_IP_NETWORK
+from sdn.pipeline.tables import Table
 from sdn.proxy.nftables import TEMPORARY_TABLE
 from sdn.topology import VXLAN_PORT
 from tests.testbed.netns.packet_world import PacketWorld, running_world
@@ -128,6 +129,25 @@ def restore(cluster: PacketWorld) -> None:
     for _, table in NFTABLES:
         (folder / f"{table}.nft").write_text(_without_tunnel_port((STATE / f"{table}.nft").read_text()))
         cluster.in_node(NODE, "nft", "-f", str(folder / f"{table}.nft"))
+    _forget_datapath_flows(cluster)
+
+
+def find_replies_by_port(cluster: PacketWorld) -> None:
+    """Replace the flows of a node that find replies by those of the version before: by the port alone, in one table.
+
+    That version had all other flows as they are today. The node's daemon must not run.
+    """
+    lookup, learned, undnat = (
+        int(table) for table in (Table.ENDPOINT_LOOKUP, Table.USED_ENDPOINTS, Table.SERVICE_UNDNAT)
+    )
+    flows = []
+    for flow in written_flows(cluster):
+        if f" table={lookup}," not in flow:
+            by_port = flow.replace(f" table={undnat},", f" table={lookup},").replace("reg6=0x1,", "")
+            flows.append(re.sub(rf"learn\(table={learned},[^)]*\),", "", by_port))
+    path = cluster.nodes[NODE].root / "flows.txt"
+    path.write_text("\n".join(flows) + "\n")
+    _ofctl("replace-flows", str(cluster.nodes[NODE].ovs / "br0.mgmt"), str(path))
     _forget_datapath_flows(cluster)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
@@ -11,9 +13,12 @@ from socketserver import UnixStreamServer
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cli.cni import CniError, answer
+from cli.cni import CniError, answer, decode, encode
 
+ROOT = Path(__file__).resolve().parents[3]
 CALL = {
     "CNI_COMMAND": "ADD",
     "CNI_CONTAINERID": "abc",
@@ -137,3 +142,51 @@ def test_cni_error_has_its_code_and_message(environment: dict[str, str], text: s
     with pytest.raises(CniError, match=words) as refused:
         answer({**CALL, **environment}, text)
     assert refused.value.code == code
+
+
+@pytest.mark.parametrize("reply", ["", "[]", '{"ip": "10.1', "{} {}", "<html>"])
+def test_cni_reply_that_is_not_a_json_object_is_an_error(sdn: Sdn, reply: str) -> None:
+    sdn.reply = reply
+    with pytest.raises(CniError, match="does not answer on") as refused:
+        answer(CALL, configuration(sdn))
+    assert refused.value.code == 11
+
+
+def test_cni_plugin_imports_none_of_the_modules_that_take_longer_than_its_request() -> None:
+    code = f"import sys; sys.path.append({str(ROOT)!r}); import cli.cni; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "cli.cni" in loaded
+    assert loaded.isdisjoint({"collections", "enum", "functools", "http", "json", "re", "socket", "typing"})
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),
+    lambda values: st.lists(values) | st.dictionaries(st.text(), values),
+)
+
+
+@given(JSON_VALUES, st.sampled_from(["", " ", "\n\t "]))
+def test_cni_plugin_reads_json_as_the_standard_library_does(value: object, space: str) -> None:
+    assert decode(space + json.dumps(value) + space) == value
+
+
+@given(st.text(alphabet='{}[]",:0123456789.e-+ \\utrfalsen\n'))
+def test_cni_plugin_refuses_what_the_standard_library_refuses(text: str) -> None:
+    try:
+        desired = json.loads(text)
+    except ValueError:
+        with pytest.raises(ValueError, match="xpect|Invalid|Unterminated"):
+            decode(text)
+    else:
+        assert repr(decode(text)) == repr(desired)
+
+
+PRINTED_VALUES = st.recursive(
+    st.integers() | st.text(), lambda values: st.lists(values) | st.dictionaries(st.text(), values)
+)
+
+
+@given(PRINTED_VALUES)
+def test_cni_plugin_writes_json(value: object) -> None:
+    assert json.loads(encode(value)) == value

@@ -64,9 +64,10 @@ def test_each_fifth_of_the_work_of_apt_is_a_line(tmp_path: Path) -> None:
     assert (tmp_path / "arguments").read_text().endswith(" APT::Status-Fd=3 runc curl\n")
 
 
-def test_each_tenth_package_of_pip_is_a_line(tmp_path: Path) -> None:
+def test_each_fifth_package_of_pip_is_a_line(tmp_path: Path) -> None:
     done = install(tmp_path, "pip", "pip", "pip", "-e", ".[dev]")
     assert lines(done) == [
+        "5 Python packages are found",
         "10 Python packages are found",
         "installing 12 Python packages",
         "the Python packages are installed",

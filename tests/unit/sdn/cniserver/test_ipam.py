@@ -19,7 +19,7 @@ def test_first_pod_address_follows_the_gateway() -> None:
     assert next_address(first, last, set(), None) == IPv4Address("10.128.0.2")
     taken = {IPv4Address("10.128.0.2") + n for n in range(5)}
     with pytest.raises(Exhausted, match=r"all 5 from 10\.128\.0\.2 to 10\.128\.0\.6 are taken"):
-        next_address(first, last, taken, None)
+        next_address(first, last, set(map(int, taken)), None)
 
 
 def test_pods_get_no_address_of_dockers_range() -> None:

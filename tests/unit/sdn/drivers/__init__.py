@@ -1,0 +1,1 @@
+"""Drivers, as far as they need no kernel and no switch."""
