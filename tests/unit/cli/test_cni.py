@@ -176,7 +176,7 @@ def test_cni_plugin_refuses_what_the_standard_library_refuses(text: str) -> None
     try:
         desired = json.loads(text)
     except ValueError:
-        with pytest.raises(ValueError, match="xpect|Invalid|Unterminated"):
+        with pytest.raises(ValueError, match=r"xpect|Invalid|Unterminated"):
             decode(text)
     else:
         assert repr(decode(text)) == repr(desired)
