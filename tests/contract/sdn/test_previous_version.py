@@ -21,7 +21,7 @@ from sdn.topology import Pod
 from tests.testbed.trace.dummy_switch import DummySwitch
 from tests.testbed.wait import DEADLINE_SECONDS
 from tests.unit.sdn.examples import NODE, web
-from tests.unit.sdn.pipeline.examples import EMPTY_NETWORK, previous_flow, previous_group
+from tests.unit.sdn.pipeline.examples import EMPTY_NETWORK, previous_flows, previous_group, replaced_by_the_proxy
 
 NETWORK = FlowSet(compile_flows(replace(EMPTY_NETWORK, pods=frozenset({Pod(16, IPv4Address("10.128.0.2"), 10)}))))
 STICKY = replace(web("10.128.0.4"), affinity_timeout_seconds=60, cluster_ip=IPv4Address("172.30.0.2"), node_port=0)
@@ -34,7 +34,7 @@ PREVIOUS_LAYOUT = replace(BRIDGE_LAYOUT, previous_version_flow=Flow(200, 0, next
 def switch() -> Iterator[DummySwitch]:
     with DummySwitch() as running:
         for partition, flows in ((Partition.NODE, NETWORK), (Partition.SERVICE, SERVICES)):
-            previous = FlowSet(frozenset(map(previous_flow, flows.flows)), frozenset(map(previous_group, flows.groups)))
+            previous = FlowSet(previous_flows(flows.flows), frozenset(map(previous_group, flows.groups)))
             asyncio.run(write_previous(running, partition, previous))
         yield running
 
@@ -66,6 +66,9 @@ async def test_first_sync_replaces_the_flows_of_the_node_and_moves_those_of_serv
     async with connected(switch) as driver:
         assert BRIDGE_LAYOUT.previous_version_flow in await driver.read()
         assert await driver.sync(Partition.NODE, NETWORK)
+        moved = NETWORK.flows | replaced_by_the_proxy(SERVICES.flows)
+        assert await driver.read() == moved | BRIDGE_LAYOUT.transition_flows
+        assert await driver.sync(Partition.SERVICE, SERVICES) == DiffCount(len(today - moved), len(moved - today))
         assert await driver.read() == today | BRIDGE_LAYOUT.transition_flows
         assert await driver.sync(Partition.SERVICE, SERVICES) == DiffCount(0, 0)
         assert await driver.sync(Partition.NODE, NETWORK) == DiffCount(0, 0)
@@ -82,5 +85,7 @@ async def test_next_start_ends_a_transition_that_was_interrupted(switch: DummySw
     async with connected(switch) as driver:
         count = await driver.sync(Partition.NODE, NETWORK)
         assert count == DiffCount(0, len(BRIDGE_LAYOUT.transition_flows))
+        assert await driver.read() == NETWORK.flows | replaced_by_the_proxy(SERVICES.flows)
+        assert await driver.sync(Partition.SERVICE, SERVICES) != DiffCount(0, 0)
         assert await driver.read() == NETWORK.flows | SERVICES.flows
         assert await driver.sync(Partition.SERVICE, SERVICES) == DiffCount(0, 0)

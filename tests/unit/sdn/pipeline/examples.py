@@ -88,3 +88,8 @@ def renumbered(flow: Flow) -> Flow:
     if flow.table != Table.SERVICE_UNDNAT:
         return flow
     return replace(flow, table=int(Table.ENDPOINT_LOOKUP), match=without_sender(flow.match))
+
+
+def replaced_by_the_proxy(flows: frozenset[Flow]) -> frozenset[Flow]:
+    """Return the flows of services between the first write of the node and that of the service proxy."""
+    return frozenset(renumbered(flow) for flow in flows if flow.table != Table.ENDPOINT_LOOKUP)

@@ -17,7 +17,13 @@ from sdn.pipeline.service import ServiceFlows
 from sdn.pipeline.tables import Table
 from sdn.topology import Pod
 from tests.unit.sdn.examples import NODE
-from tests.unit.sdn.pipeline.examples import EMPTY_NETWORK, port_sets, previous_flows, previous_group, renumbered
+from tests.unit.sdn.pipeline.examples import (
+    EMPTY_NETWORK,
+    port_sets,
+    previous_flows,
+    previous_group,
+    replaced_by_the_proxy,
+)
 
 NETWORK = replace(EMPTY_NETWORK, pods=frozenset({Pod(16, IPv4Address("10.128.0.2"), 10)}), multicast=frozenset({10}))
 
@@ -38,11 +44,6 @@ def test_flows_of_today_stay(ports: dict[ServicePortName, ServicePortInfo]) -> N
     today = service_flows(ports)
     assert all(renumbered_flow(flow) == flow for flow in today.flows | replaced_by_the_proxy(today.flows))
     assert all(renumbered_group(group) == group for group in today.groups)
-
-
-def replaced_by_the_proxy(flows: frozenset[Flow]) -> frozenset[Flow]:
-    """Return the flows of services between the first write of the node and that of the service proxy."""
-    return frozenset(renumbered(flow) for flow in flows if flow.table != Table.ENDPOINT_LOOKUP)
 
 
 def after(state: FlowSet, diff: FlowDiff) -> FlowSet:
