@@ -25,8 +25,8 @@ _MAX_HEAP_BLOCK = 512 << 10
 """Size in bytes above which a block of memory is mapped by itself, and returns to the kernel as soon as it is freed.
 
 Without a fixed value, the C library raises it to the size of the largest block that was freed, up to 32 MB. A list of
-all services would then lie among small blocks that stay. Buffers of sockets (256 KB) are smaller: to map them for every
-read would cost more than the read.
+all services would then lie among small blocks that stay. Buffers of sockets (256 KB) are smaller, so that they are
+not mapped for every read.
 """
 _TLS_BUFFER = 64 << 10
 """Size in bytes of a TLS read buffer. Most connections are idle, and asyncio's default is four times as large."""

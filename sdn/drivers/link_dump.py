@@ -1,7 +1,7 @@
 """Reads all links of a network namespace and their IPv4 addresses through rtnetlink. Driver.
 
-A node has a link for each pod, and they are read at every resync. This module decodes one in 6 µs, and asks the kernel
-to leave out the counters; pyroute2 decodes all of some hundred attributes, in 1 ms.
+A node has a link for each pod, and they are read at every resync. This module asks the kernel to leave
+out the counters, and takes a tenth of the time that pyroute2 takes to decode all attributes.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from sdn.topology import NodeNetworkConfig
 log = logging.getLogger(__name__)
 
 PAUSE_FACTOR = 3.0
-"""A quarter of the time, at most, is spent in passes while services and endpoints change without end."""
+"""Passes of up to a third of a second take a quarter of the time while services and endpoints change without end."""
 
 
 class ProxyBackend(Protocol):

@@ -1,7 +1,7 @@
 """Reduces Services, EndpointSlices and pod addresses to what the proxy and cluster DNS read. Pure.
 
 An endpoint as the API server sends it takes 1 KB: a reference to its pod, zone, hints, and conditions of its own. There
-are hundreds of thousands of them. What is left takes a fifth; equal parts exist once.
+are hundreds of thousands of them. What is left takes a third; equal parts exist once.
 """
 
 from __future__ import annotations
