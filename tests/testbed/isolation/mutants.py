@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from msgspec import structs
+
 from sdn.host.firewall import masquerade_table
 from sdn.model.flow import Flow, FlowSet
+from sdn.model.match import Match
 from sdn.model.service_port import ProxyMode, ServicePortInfo
 from sdn.pipeline.compiler import compile_flows
 from sdn.pipeline.drops import DropReason, drop_reason
@@ -43,7 +46,7 @@ def without_fields(flows: Iterable[Flow], table: int, *fields: str) -> frozenset
             changed[flow.key] = flow
         elif fields:
             remaining = tuple(match for match in flow.match.fields if match.field.name not in fields)
-            wider = replace(flow, match=replace(flow.match, fields=remaining))
+            wider = structs.replace(flow, match=Match(remaining))
             changed.setdefault(wider.key, wider)
     return frozenset(changed.values())
 
