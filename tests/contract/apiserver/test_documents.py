@@ -10,6 +10,7 @@ import pytest
 
 from tests.testbed.document_host import DocumentHost
 from tests.testbed.documents import MASTER, scripts, sections
+from tests.testbed.wait import wait_until
 
 BACKUP = "docs/operations/backup.md"
 PROJECTS = "kubectl get namespaces -o name"
@@ -30,6 +31,10 @@ def run(host: DocumentHost, document: str, heading: str) -> dict[str, str]:
 
 def test_commands_succeed(host: DocumentHost) -> None:
     host.run("kubectl create namespace red")
+    audit_log = host.root / "var/lib/podlane/master/audit/audit.log"
+    wait_until(
+        lambda: audit_log.exists() and "/namespaces?" in audit_log.read_text(), "the audit event of the namespace"
+    )
     printed: dict[str, str] = {}
     for document, heading in sections(MASTER):
         if document != BACKUP:

@@ -488,7 +488,7 @@ async def test_a_large_object_is_encrypted_in_slices_for_watches_that_are_not_re
     server: ApiServer, client: Client
 ) -> None:
     kubeconfig, watches, size = Kubeconfig.load(server.kubeconfig), 150, 900_000
-    path = f"{CONFIG_MAPS}?watch=1&timeoutSeconds=8&fieldSelector=metadata.name=sliced"
+    path = f"{CONFIG_MAPS}?watch=1&timeoutSeconds=20&fieldSelector=metadata.name=sliced"
     host, _, port = kubeconfig.server.removeprefix("https://").partition(":")
     unread: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
     context = kubeconfig.ssl_context()
@@ -507,7 +507,7 @@ async def test_a_large_object_is_encrypted_in_slices_for_watches_that_are_not_re
         await client.request("POST", CONFIG_MAPS, msgspec.json.encode(document))
         await client.request("DELETE", f"{CONFIG_MAPS}/sliced")
     assert _resident(server) - before < watches * size * 0.6, "each has a copy of its own"
-    await asyncio.sleep(9)  # The watches have ended, in the middle of an object.
+    await asyncio.sleep(21)  # The watches have ended, in the middle of an object.
     for number, (reader, writer) in enumerate(unread):
         cast("asyncio.Transport", writer.transport).resume_reading()
         if number < 5:

@@ -14,6 +14,7 @@ from typing import Any
 from lab.process import run
 from lab.topology import Lab, LabNode, Site
 from tests.testbed.apiserver.sync_client import SyncClient
+from tests.testbed.flow_dump import daemon_flows
 from tests.testbed.wait import wait_until
 
 # Several checkouts can run tests at once, each with its own networks.
@@ -112,13 +113,12 @@ class Cluster:
         """Return what pods leave on a node: containers, links, switch ports, flows, addresses, directories."""
         here = self.nodes[node]
         database = f"--db=unix:{here.ovs}/db.sock"
-        dump = run("ovs-ofctl", "-O", "OpenFlow14", "--no-stats", "dump-flows", str(here.ovs / "br0.mgmt"))
         pods = here.root / "node-agent" / "pods"
         return {
             "containers": sorted(self.docker(node, "ps", "-aq", "--no-trunc").split()),
             "links": sorted(re.findall(r"^\d+: ([^:@]+)", run("ip", "-n", here.namespace, "link"), re.MULTILINE)),
             "ports": sorted(run("ovs-vsctl", database, "list-ports", "br0").split()),
-            "flows": sorted(line.strip() for line in dump.splitlines()),
+            "flows": daemon_flows(str(here.ovs / "br0.mgmt")),
             "directories": sorted(entry.name for entry in pods.iterdir()) if pods.exists() else [],
             "guard": run(
                 "nsenter", f"--net=/run/netns/{here.namespace}", "nft", "list", "table", "netdev", "podlane-guard"

@@ -19,6 +19,7 @@ from lab.topology import UNDERLAY_BRIDGE
 from lab.underlay import kernel_has_datapath
 from sdn.topology import mac_of
 from tests.testbed import frames as packets
+from tests.testbed.flow_dump import daemon_flows
 from tests.testbed.isolation.world import PODS, PlannedPod, RunningPod
 from tests.testbed.netns.appctl import call_appctl
 from tests.testbed.netns.cluster import NetnsCluster, netns_lab
@@ -114,10 +115,8 @@ class PacketWorld(NetnsCluster):
         return self._wires[name]
 
     def flows(self, node: str) -> list[str]:
-        """Return the flows of br0 without counters, as ovs-ofctl prints them."""
-        socket_path = str(self.nodes[node].ovs / "br0.mgmt")
-        dump = run("ovs-ofctl", "-O", "OpenFlow14", "--no-stats", "dump-flows", socket_path)
-        return sorted(line.strip() for line in dump.splitlines())
+        """Return the flows of br0 that the sdn daemon has written (`daemon_flows`)."""
+        return daemon_flows(str(self.nodes[node].ovs / "br0.mgmt"))
 
     def has_flows(self, node: str, wanted: list[str]) -> bool:
         """Return whether br0 holds exactly these flows; False while the switch does not answer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from api.client.client import Client, Event
 from api.core.storage import LocalVolume, LocalVolumeSpec, LocalVolumeStatus
-from api.meta.types import List, ListMeta, ObjectMeta
+from api.meta.types import ObjectMeta
 from node_agent.volumes.local_directories import LocalDirectories
 from node_agent.volumes.local_volumes import NO_DIRECTORY, LocalVolumeController, phase_to_reach
 
@@ -55,14 +55,12 @@ class Master:
         self.reads = 0
         self.reports: list[LocalVolumeStatus] = []
 
-    async def list(self, kind: type[Any], namespace: str = "", field_selector: str = "") -> Any:
+    async def list_each(
+        self, kind: type[Any], handle: Callable[[Any], None], namespace: str = "", field_selector: str = ""
+    ) -> str:
         assert field_selector == "spec.nodeName=node-1"
-        return List(
-            kind="LocalVolumeList",
-            api_version="podlane.io/v1",
-            metadata=ListMeta(resource_version="1"),
-            items=(self.listed,),
-        )
+        handle(self.listed)
+        return "1"
 
     async def watch(self, *_: Any, **__: Any) -> AsyncIterator[Event[LocalVolume]]:
         await asyncio.Event().wait()
