@@ -101,6 +101,8 @@ def document(entries: Sequence[Entry]) -> str:
         parts += [f"## {latest.version}\n\nMachine: {latest.machine}.\n\n{_summary(latest)}"]
         parts += [_measure_table(name, measure) for name, measure in latest.measures.items()]
         parts += [_history(entries)]
+    else:
+        parts += ["No figures of any version are recorded yet.\n"]
     return "\n".join(parts)
 
 
