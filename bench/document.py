@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.measurement import Figure, Measurement, met_text, number_text, ratio_text, reference_text
+from bench.measurement import HEADINGS, Figure, Measurement, figure_cells, number_text, ratio_text
 from bench.runs import ROOT, Machine, Run
 from reconcile.generated_file import write_or_check
 
@@ -101,6 +101,8 @@ def document(entries: Sequence[Entry]) -> str:
         parts += [f"## {latest.version}\n\nMachine: {latest.machine}.\n\n{_summary(latest)}"]
         parts += [_measure_table(name, measure) for name, measure in latest.measures.items()]
         parts += [_history(entries)]
+    else:
+        parts += ["No figures of any version are recorded yet.\n"]
     return "\n".join(parts)
 
 
@@ -124,23 +126,8 @@ def _relation(figure: Figure) -> str:
 
 
 def _measure_table(name: str, measure: MeasuredFigures) -> str:
-    headings = ("What", "Budget", "Met", "P50", "P90", "Runs", "Floor", "Ratio", "Peer", "Ratio", "Load")
-    rows = [
-        (
-            figure.what,
-            figure.budget_text,
-            met_text(figure.is_met),
-            f"{number_text(figure.median)} {figure.unit}",
-            number_text(figure.p90),
-            str(figure.runs),
-            reference_text(figure.floor, figure.floor_median),
-            ratio_text(figure.floor_ratio),
-            reference_text(figure.peer, figure.peer_median),
-            ratio_text(figure.peer_ratio),
-            f"{figure.load:.1f}",
-        )
-        for figure in measure.figures
-    ]
+    headings = [heading.capitalize() for heading in HEADINGS]
+    rows = [figure_cells(figure) for figure in measure.figures]
     lines = [f"### `python -m bench {name}`", "", f"Commit {measure.commit}.", "", *_table(headings, rows)]
     return "\n".join(lines)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -201,32 +201,33 @@ def ratio_text(ratio: float | None) -> str:
     return "-" if ratio is None else f"{ratio:.2f}"
 
 
-def met_text(is_met: bool | None) -> str:
+def _met_text(is_met: bool | None) -> str:
     """Return yes or no, a dash if nothing can be said."""
     return "-" if is_met is None else "yes" if is_met else "no"
 
 
-def reference_text(name: str, median: float | None) -> str:
+def _reference_text(name: str, median: float | None) -> str:
     """Return the median of a floor or peer with its name, a dash if there is none."""
     return "-" if median is None else f"{number_text(median)} ({name})"
 
 
 def show(figures: Iterable[Figure]) -> str:
     """Return a table of figures."""
-    return table(HEADINGS, [_cells(figure) for figure in figures])
+    return table(HEADINGS, [figure_cells(figure) for figure in figures])
 
 
-def _cells(figure: Figure) -> Sequence[str]:
+def figure_cells(figure: Figure) -> tuple[str, ...]:
+    """Return a figure as a row of the table, in the order of HEADINGS."""
     return (
         figure.what,
         figure.budget_text,
-        met_text(figure.is_met),
+        _met_text(figure.is_met),
         f"{number_text(figure.median)} {figure.unit}",
         number_text(figure.p90),
         str(figure.runs),
-        reference_text(figure.floor, figure.floor_median),
+        _reference_text(figure.floor, figure.floor_median),
         ratio_text(figure.floor_ratio),
-        reference_text(figure.peer, figure.peer_median),
+        _reference_text(figure.peer, figure.peer_median),
         ratio_text(figure.peer_ratio),
         f"{figure.load:.1f}",
     )

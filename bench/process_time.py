@@ -1,4 +1,7 @@
-"""Processor time of other processes, in nanoseconds: /proc counts in hundredths of a second. Driver."""
+"""Processor time of other processes, with the resolution of the scheduler's clock. Driver.
+
+/proc counts in hundredths of a second.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the processor time of all threads of a process. Raises OSError."""
+    """Return the processor time of all threads of a process in seconds. Raises OSError."""
     clock = ctypes.c_int()
     if error := _LIBC.clock_getcpuclockid(pid, ctypes.byref(clock)):
         raise OSError(error, os.strerror(error))

@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -30,7 +30,9 @@ def defer_package(name: str) -> None:
     sys.modules[name] = package
 
 
-def _attribute_of(package: ModuleType, spec: ModuleSpec) -> Any:
+def _attribute_of(package: ModuleType, spec: ModuleSpec) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package: it runs `__init__` once, and then returns the attribute."""
+
     def attribute(name: str) -> Any:
         loader = spec.loader
         if loader is None or name.startswith("__") or importlib.util.find_spec(f"{spec.name}.{name}") is not None:

@@ -111,17 +111,16 @@ _OTHER_AUTHORITY, _OTHER_NAME, _OTHER_TIME = {7, 18, 19, 20, 21, 30}, {62, 64}, 
 
 
 def _reason(error: Exception) -> str:
-    """Return why there is no connection, in the words of the system if it says so. The text of an error may be empty.
+    """Return why there is no connection: the system's message if there is one, else the text or type of the error.
 
-    An error of TLS has numbers of its own, and that of several addresses has none.
+    Error numbers of TLS are not those of the system. An error about several addresses has no number.
     """
     if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
         cause = error.os_error
-        words = (
-            cause.strerror if isinstance(cause, socket.gaierror) else os.strerror(cause.errno) if cause.errno else ""
-        )
-        if words:
-            return words
+        if isinstance(cause, socket.gaierror) and cause.strerror:
+            return cause.strerror
+        if cause.errno and not isinstance(cause, socket.gaierror):
+            return os.strerror(cause.errno)
     return str(error) or type(error).__name__
 
 

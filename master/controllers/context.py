@@ -155,10 +155,11 @@ class Controller:
     """
     reconcile: Callable[[Lister], Iterable[Action]]
     resync: float = RESYNC_SECONDS
-    """Seconds after which a pass starts without a change; RESYNC_SECONDS instead of less unless `awaits_time`."""
+    """Seconds after which a pass starts without a change. If `awaits_time` returns False, at least RESYNC_SECONDS."""
     awaits_time: Callable[[Lister], bool] = field(default=lambda lister: True)
-    """Return whether time alone may give the controller something to do within `resync`. So the controllers of jobs and
-    workloads do not walk all pods every second, or every 5 seconds, for nothing.
+    """Return whether the controller may have something to do within `resync` although no object changes.
+
+    Without it, the controllers of jobs and workloads would read all pods every second, or every 5 seconds.
     """
     required_for_startup: bool = False
     """Whether the server starts after the first pass only."""

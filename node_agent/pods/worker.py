@@ -330,7 +330,8 @@ class PodWorker:
     ) -> tuple[RuntimeContainer | None, bool, str | StartFailure | None]:
         """Return the new sandbox, whether every volume is set up, and the result of creating the first container.
 
-        The sandbox is None while it cannot be created. The first container is None if it must be created later.
+        The sandbox is None while it cannot be created. The result is the container's ID or the failure, and None if the
+        container must be created later.
         """
         if not await self._set_up_volumes(defer_tokens=True) or self._sandbox.is_backing_off(steady_clock()):
             return None, False, None
@@ -375,7 +376,8 @@ class PodWorker:
     ) -> None:
         """Start containers one after the other. Those after one with a postStart hook wait for that hook.
 
-        The next sync runs the hook. `first` is the first container, if it was created before.
+        The next sync runs the hook. `first` is the result of creating the first container, or None if that was not
+        tried yet.
         """
         for start in starts:
             try:

@@ -133,9 +133,10 @@ class ContainerEvent:
     pod_uid: str
 
     def is_reflected_in(self, container: RuntimeContainer | None) -> bool:
-        """Return whether the container, None if the pod has it no more, already has the state that the event reports.
+        """Return whether the known state of the container is the one that the event reports.
 
-        An exit for lack of memory is marked at a time of its own, so it counts as unknown.
+        `container` is None if the pod does not have it any more. `oom` is never reflected: Docker sets the flag of the
+        container at another time than it sends the event.
         """
         if container is None:
             return self.action == "destroy"

@@ -46,7 +46,6 @@ _MAIN_TABLE = 254
 _MIN_BURST_BYTES = 2 * 9000  # two packets of the largest size
 _CLONE_NEWNET = 0x40000000
 _NO_PREFIX_ROUTE = 0x200
-_UP = 1
 _TEMPORARY_NAME = "podlane-new"
 _SIOCGIFINDEX, _SIOCETHTOOL = 0x8933, 0x8946
 _INDEX_REQUEST = struct.Struct("16si20x")  # struct ifreq

@@ -34,11 +34,14 @@ LOOPBACK = 1
 """The index of `lo` in every network namespace."""
 
 Request = tuple[int, int, bytes]
-"""A type and flags of a netlink message, and its body."""
+"""Type, flags and body of a netlink message."""
 
 
 def create_veth_pair(device: str, mtu: int, *, netns: int, ifname: str, mac: str) -> Request:
-    """Create a veth pair, both ends down. `netns` is a file descriptor of the network namespace of the far end."""
+    """Return a request that creates a veth pair, both ends down.
+
+    `netns` is a file descriptor of the network namespace of the end with the name `ifname`.
+    """
     far = _LINK.pack(0, 0, 0, 0, 0) + _name(ifname) + _number(_MTU, mtu) + _number(_NETNS_FD, netns)
     far += _attribute(_MAC, bytes.fromhex(mac.replace(":", "")))
     info = _attribute(_KIND, b"veth") + _attribute(_DATA, _attribute(_VETH_PEER, far))
@@ -47,31 +50,34 @@ def create_veth_pair(device: str, mtu: int, *, netns: int, ifname: str, mac: str
 
 
 def set_up(device: str, alias: str, *, promiscuous: bool) -> Request:
-    """Set a link up and give it an alias, which is cut to MAX_ALIAS_BYTES. A promiscuous one takes all frames."""
+    """Return a request that sets a link up and gives it an alias, which is cut to MAX_ALIAS_BYTES.
+
+    A promiscuous link receives all frames.
+    """
     text = alias.encode()[:MAX_ALIAS_BYTES].decode(errors="ignore").encode()
     flags = _UP | _PROMISCUOUS if promiscuous else _UP
     return _NEW_LINK, 0, _LINK.pack(0, 0, 0, flags, flags) + _name(device) + _attribute(_ALIAS, text)
 
 
 def set_up_by_index(index: int) -> Request:
-    """Set a link up."""
+    """Return a request that sets a link up."""
     return _NEW_LINK, 0, _LINK.pack(0, 0, index, _UP, _UP)
 
 
 def delete_link(device: str) -> Request:
-    """Delete a link."""
+    """Return a request that deletes a link."""
     return _DELETE_LINK, 0, _LINK.pack(0, 0, 0, 0, 0) + _name(device)
 
 
 def add_address(index: int, address: IPv4Interface) -> Request:
-    """Give a link an address, without a route to its network."""
+    """Return a request that gives a link an address, without a route to its network."""
     body = _ADDRESS.pack(socket.AF_INET, address.network.prefixlen, 0, _UNIVERSE, index)
     body += _attribute(_LOCAL_ADDRESS, address.ip.packed) + _attribute(_ANY_ADDRESS, address.ip.packed)
     return _NEW_ADDRESS, _CREATE | _EXCLUSIVE, body + _number(_FLAGS, _NO_PREFIX_ROUTE)
 
 
 def put_default_route(index: int, gateway: IPv4Address) -> Request:
-    """Set the default route, to a gateway on the link."""
+    """Return a request that sets the default route, to a gateway on the link."""
     body = _ROUTE.pack(socket.AF_INET, 0, 0, 0, _MAIN_TABLE, _STATIC, _UNIVERSE, _UNICAST, _ON_LINK)
     return _NEW_ROUTE, _CREATE | _REPLACE, body + _number(_DEVICE, index) + _attribute(_GATEWAY, gateway.packed)
 

@@ -198,9 +198,9 @@ class ConntrackEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VethPair:
-    """A veth pair to create: `device` on the node, `ifname` inside `netns` with its address and routes.
+    """A veth pair to create: `device` on the node, `ifname` inside `netns` with its address and route.
 
-    All routes lead to the gateway's MAC, so a pod has one neighbour, however many others it talks to.
+    The only route leads to the gateway, so a pod has one neighbour, however many others it talks to.
     `tx_checksum_offload` is False if the datapath needs checksums that the sender has filled in. `egress_bandwidth`
     limits what the pod sends, in bits per second; 0 means no limit.
     """

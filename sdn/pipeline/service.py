@@ -76,6 +76,9 @@ from sdn.pipeline.tables import (
 )
 from sdn.topology import GATEWAY_OFPORT, GLOBAL_VNID, Cluster, Node, Peer, Pod, mac_of
 
+SERVICE_COOKIE = service_cookie()
+"""The cookie of flows that several service ports may share."""
+
 CT_SERVICE = Ct(CT_ZONE_SERVICE, Table.SERVICE_LB)
 """Looks up a packet to a service; in an established connection, it gets the address of its endpoint."""
 
@@ -205,8 +208,6 @@ def peer_node_port_flows(peer: Peer) -> frozenset[Flow]:
     return frozenset({make_flow(Table.SERVICE_CONNTRACK, Priority.HIGH, ip(dst=peer.address), *CT_NODE)})
 
 
-SERVICE_COOKIE = service_cookie()
-
 GROUP_HASH_SLOTS = 64
 """The number of hash values that Open vSwitch distributes over the buckets of a group, at most."""
 
@@ -245,7 +246,7 @@ class ServiceFlows:
             self._add(port)
         self._senders = {vnid: self._senders_of(vnid) for vnid in self._ports_by_vnid}
         for vnid, senders in self._senders.items():
-            self._shared.update(_sender_flows(vnid, senders))
+            self._shared.update(sender_flows(vnid, senders))
         return self.all()
 
     def update(self, change: ServicePortChange) -> tuple[FlowSet, FlowSet]:
@@ -269,14 +270,14 @@ class ServiceFlows:
         )
 
     def _update_senders(self, vnids: Iterable[int]) -> tuple[frozenset[Flow], frozenset[Flow]]:
-        """Find the endpoints of these VNIDs anew. Return the flows that are removed, and those that are added."""
+        """Recompute the senders of these VNIDs. Return the flows that are removed, and those that are added."""
         closed, opened = Counter[Flow](), Counter[Flow]()
         for vnid in vnids:
             before, after = self._senders.pop(vnid, frozenset()), self._senders_of(vnid)
             if after:
                 self._senders[vnid] = after
-            closed.update(_sender_flows(vnid, before - after))
-            opened.update(_sender_flows(vnid, after - before))
+            closed.update(sender_flows(vnid, before - after))
+            opened.update(sender_flows(vnid, after - before))
         changed = closed.keys() | opened.keys()
         present = {flow for flow in changed if self._shared[flow]}
         self._shared.subtract(closed)
@@ -348,7 +349,7 @@ class ServiceFlows:
 @lru_cache(maxsize=4096)
 def external_ip_flow(address: IPv4Address) -> Flow:
     """Return the flow that sends packets to an external IP of services through connection tracking."""
-    return make_flow(Table.SERVICE_CONNTRACK, Priority.NORMAL, ip(dst=address), CT_SERVICE, cookie=service_cookie())
+    return make_flow(Table.SERVICE_CONNTRACK, Priority.NORMAL, ip(dst=address), CT_SERVICE, cookie=SERVICE_COOKIE)
 
 
 @lru_cache(maxsize=4096)
@@ -363,10 +364,10 @@ def host_endpoint_flow(node: Node, vnid: int, protocol: Protocol, endpoint: Endp
     if vnid != GLOBAL_VNID:
         match, priority = match & field_equals(SRC_VNID, vnid), Priority.HIGH
     actions = (*permit_node_access(), *deliver_to_gateway(node))
-    return make_flow(Table.EXTERNAL_OUTPUT, priority, match, *actions, cookie=service_cookie())
+    return make_flow(Table.EXTERNAL_OUTPUT, priority, match, *actions, cookie=SERVICE_COOKIE)
 
 
-def _sender_flows(vnid: int, senders: Iterable[IPv4Address | None]) -> Iterator[Flow]:
+def sender_flows(vnid: int, senders: Iterable[IPv4Address | None]) -> Iterator[Flow]:
     """Return the flows that find packets of endpoints by their addresses; None stands for all senders of the VNID.
 
     Services of other VNIDs may have the same endpoints, and then share these flows.
@@ -388,7 +389,7 @@ def any_sender_flows(vnid: int) -> frozenset[Flow]:
     if vnid != GLOBAL_VNID:
         matches[Priority.LOW] = in_port(GATEWAY_OFPORT) & ip()
     return frozenset(
-        make_flow(Table.ENDPOINT_LOOKUP, priority, match, *MAY_BE_REPLY, cookie=service_cookie())
+        make_flow(Table.ENDPOINT_LOOKUP, priority, match, *MAY_BE_REPLY, cookie=SERVICE_COOKIE)
         for priority, match in matches.items()
     )
 
@@ -398,7 +399,7 @@ def reply_flows(protocol: Protocol, port: int) -> frozenset[Flow]:
     """Return the flows that send possible replies, from a port of endpoints, through connection tracking."""
     return frozenset(
         make_flow(
-            Table.SERVICE_UNDNAT, Priority.HIGH, FROM_AN_ENDPOINT & match, CT_SERVICE_REPLY, cookie=service_cookie()
+            Table.SERVICE_UNDNAT, Priority.HIGH, FROM_AN_ENDPOINT & match, CT_SERVICE_REPLY, cookie=SERVICE_COOKIE
         )
         for match in from_port(protocol, port)
     )
@@ -479,7 +480,7 @@ def _session_affinity_flows(
     service = ip() & field_equals(SERVICE_ID, group_id)
     select = (Multipath(len(endpoints), ENDPOINT_INDEX), Goto(Table.ENDPOINT_DNAT))
     yield make_flow(Table.AFFINITY_CHECK, Priority.MISS, service, *select, cookie=cookie)
-    for index, endpoint in enumerate(_in_order(endpoints)):
+    for index, endpoint in enumerate(_sorted_endpoints(endpoints)):
         address = int(endpoint.address)
         remembered = field_equals(ENDPOINT_IP, address) & field_equals(ENDPOINT_PORT, endpoint.port)
         yield make_flow(Table.AFFINITY_CHECK, Priority.HIGH, service & remembered, _dnat_to(endpoint), cookie=cookie)
@@ -498,7 +499,7 @@ def _session_affinity_flows(
 def _endpoint_flows(group_id: int, endpoints: tuple[EndpointInfo, ...], cookie: int) -> Iterator[Flow]:
     """Apply DNAT to the endpoint whose index was selected."""
     service = ip() & field_equals(SERVICE_ID, group_id)
-    for index, endpoint in enumerate(_in_order(endpoints)):
+    for index, endpoint in enumerate(_sorted_endpoints(endpoints)):
         selected = service & _has_endpoint_index(index)
         yield make_flow(Table.ENDPOINT_DNAT, Priority.HIGH, selected, _dnat_to(endpoint), cookie=cookie)
 
@@ -508,8 +509,8 @@ def _has_endpoint_index(index: int) -> Match:
     return field_equals(ENDPOINT_INDEX, index)
 
 
-def _in_order(endpoints: tuple[EndpointInfo, ...]) -> list[EndpointInfo]:
-    """Return endpoints by address and port, which are compared as numbers."""
+def _sorted_endpoints(endpoints: tuple[EndpointInfo, ...]) -> list[EndpointInfo]:
+    """Return endpoints sorted by address and port, as numbers."""
     return sorted(endpoints, key=lambda endpoint: (int(endpoint.address), endpoint.port))
 
 
@@ -518,7 +519,7 @@ def _group(group_id: int, endpoints: tuple[EndpointInfo, ...]) -> Group:
 
     The additional bucket of weight 1 makes Open vSwitch use as many hash values as it can.
     """
-    ordered = _in_order(endpoints)
+    ordered = _sorted_endpoints(endpoints)
     weight = max(1, (GROUP_HASH_SLOTS - 1) // len(ordered))
     buckets = [Bucket(weight, (_dnat_to(endpoint),)) for endpoint in ordered]
     return Group(group_id, (*buckets, Bucket(1, buckets[0].actions)))

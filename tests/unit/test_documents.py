@@ -54,6 +54,14 @@ def test_paths_named_in_a_document_exist(document: Path) -> None:
     assert [name for name in PATH.findall(document.read_text()) if not (ROOT / name).exists()] == []
 
 
+def test_each_architecture_decision_has_the_number_of_its_file_alone() -> None:
+    files = sorted((ROOT / "docs/adr").glob("*.md"))
+    numbers = [int(file.name.partition("-")[0]) for file in files]
+    assert len(set(numbers)) == len(numbers), [file.name for file in files]
+    headings = [file.read_text().partition("\n")[0] for file in files]
+    assert [heading.partition(".")[0] for heading in headings] == [f"# {number}" for number in numbers]
+
+
 def test_links_of_a_document_lead_to_files(document: Path) -> None:
     targets = (target for target in LINK.findall(document.read_text()) if "://" not in target)
     assert [target for target in targets if not (document.parent / target).exists()] == []

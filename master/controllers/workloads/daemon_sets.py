@@ -289,7 +289,7 @@ class _DaemonSetState:
 
 
 def daemon_sets_await_time(lister: Lister) -> bool:
-    """Return whether pods of a DaemonSet are not available yet, or have failed."""
+    """Return whether pods of a DaemonSet are not available, or become so with time (minReadySeconds)."""
     return any(
         daemon_set.spec.min_ready_seconds
         or daemon_set.status.number_available != daemon_set.status.desired_number_scheduled

@@ -431,9 +431,12 @@ def _failure_condition(rollout: Rollout, now: datetime.datetime) -> Iterator[Dep
 
 
 def _is_complete(rollout: Rollout, status: DeploymentStatus) -> bool:
-    desired = rollout.replicas
-    counts = (status.updated_replicas, status.replicas, status.available_replicas)
-    return rollout.new is not None and counts == (desired, desired, desired)
+    return rollout.new is not None and _are_all_available(status, rollout.replicas)
+
+
+def _are_all_available(status: DeploymentStatus, desired: int) -> bool:
+    """Return whether all desired replicas are up to date and available, and there are no others."""
+    return status.updated_replicas == status.replicas == status.available_replicas == desired
 
 
 def _status_counts(status: DeploymentStatus) -> tuple[int, ...]:
@@ -472,10 +475,9 @@ def _new_condition(
 def deployments_await_time(lister: Lister) -> bool:
     """Return whether a rollout is not complete: pods become available, or its deadline passes."""
     return any(
-        status.observed_generation != deployment.metadata.generation
-        or {status.replicas, status.updated_replicas, status.available_replicas} != {deployment.spec.replicas or 0}
+        deployment.status.observed_generation != deployment.metadata.generation
+        or not _are_all_available(deployment.status, deployment.spec.replicas or 0)
         for deployment in lister.list(Deployment)
-        for status in (deployment.status,)
     )
 
 

@@ -82,3 +82,5 @@ def test_history_has_a_dash_where_a_version_lacks_the_figure() -> None:
 
 def test_document_without_entries_says_how_to_measure() -> None:
     assert "make performance" in document([])
+    assert "No figures of any version are recorded yet." in document([])
+    assert "No figures" not in document(entries_of(("0.1.0", ATTACH)))

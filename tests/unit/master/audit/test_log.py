@@ -11,6 +11,7 @@ import pytest
 
 from master.audit import log as audit_log
 from master.audit.log import AuditLog, AuditLogFull, LogFile, append
+from tests.testbed.wait import DEADLINE_SECONDS
 
 
 def test_file_is_rotated_by_size_and_old_ones_are_deleted(tmp_path: Path) -> None:
@@ -68,8 +69,9 @@ async def test_events_are_collected_for_one_write_until_the_queue_fills(
             log.reserve().record(b"x")
             for _ in range(10):
                 await asyncio.sleep(0)
-        while log.written < 12:
-            await asyncio.sleep(0.01)
+        async with asyncio.timeout(DEADLINE_SECONDS):
+            while log.written < 12:
+                await asyncio.sleep(0.01)
         assert writes == [b"x" * 12]
         log.reserve().record(b"the last one")
         for _ in range(10):

@@ -48,24 +48,30 @@ async def test_failed_docker_query_is_repeated() -> None:
     assert (await cache.get(UID)).all
 
 
-async def test_event_during_a_docker_query_is_not_missed() -> None:
-    class Slow(FakeDocker):
-        async def list_pod_containers(self, uid: str) -> list[RuntimeContainer]:
-            answer = await super().list_pod_containers(uid)
-            answering.set()
-            await resume.wait()
-            return answer
+class SlowDocker(FakeDocker):
+    """A Docker that has read the containers of a pod when `read` is set, and returns them when `returns` is set."""
 
-    answering, resume = asyncio.Event(), asyncio.Event()
-    docker = Slow("pause")
+    def __init__(self, *images: str) -> None:
+        super().__init__(*images)
+        self.read, self.returns = asyncio.Event(), asyncio.Event()
+
+    async def list_pod_containers(self, uid: str) -> list[RuntimeContainer]:
+        answer = await super().list_pod_containers(uid)
+        self.read.set()
+        await self.returns.wait()
+        return answer
+
+
+async def test_event_during_a_docker_query_is_not_missed() -> None:
+    docker = SlowDocker("pause")
     cache = PodCache(docker)
     identity = await container(docker)
-    looking = asyncio.create_task(cache.get(UID))
-    await answering.wait()
+    reading = asyncio.create_task(cache.get(UID))
+    await docker.read.wait()
     docker.end(identity, 3)
     cache.invalidate(UID)
-    resume.set()
-    [old] = (await looking).all
+    docker.returns.set()
+    [old] = (await reading).all
     [new] = (await cache.get(UID)).all
     assert (old.running, new.running) == (True, False)
 
@@ -98,20 +104,6 @@ async def test_event_about_a_state_that_was_read_already_causes_no_request() -> 
     cache.apply_event(ContainerEvent("destroy", identity, "another pod"))
     await cache.get(UID)
     assert docker.calls == before
-
-
-class SlowDocker(FakeDocker):
-    """A Docker that has read the containers of a pod when `read` is set, and returns them when `returns` is set."""
-
-    def __init__(self, *images: str) -> None:
-        super().__init__(*images)
-        self.read, self.returns = asyncio.Event(), asyncio.Event()
-
-    async def list_pod_containers(self, uid: str) -> list[RuntimeContainer]:
-        answer = await super().list_pod_containers(uid)
-        self.read.set()
-        await self.returns.wait()
-        return answer
 
 
 async def test_event_during_a_docker_query_is_compared_with_its_result() -> None:

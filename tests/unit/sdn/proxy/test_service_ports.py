@@ -22,7 +22,6 @@ from api.core.services import (
 )
 from api.network.types import PodAddress
 from sdn.drivers.openflow.messages import GroupCommand, bundle_add, group_mod
-from sdn.model.ipv4 import parse_ipv4
 from sdn.model.service_port import Protocol, ProxyMode, ServicePortInfo, ServicePortName
 from sdn.pipeline.service import GroupIds, service_port_flows
 from sdn.proxy.service_map import ServiceMap
@@ -213,15 +212,6 @@ def test_endpoint_of_another_project_is_rejected(address: str, port: int, why: s
     (sentence,) = rejections(service_map)
     assert sentence.startswith(f"endpoint {address}:{port} ")
     assert why in sentence
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [("192.0.2.1", "192.0.2.1"), ("0.0.0.0", "0.0.0.0"), ("192.0.2.256", ""), ("192.0.2.01", ""), ("192.0.2", "")]
-    + [(text, "") for text in ("", "192.0.2.1 ", "192.0.2.+1", "192.0.2.1_0", "192.0.2.\u0661", "a.b.c.d", "::1")],
-)
-def test_parse_ipv4_agrees_with_the_ipaddress_library(text: str, address: str) -> None:
-    assert str(parse_ipv4(text) or "") == address
 
 
 @pytest.mark.parametrize("address", ["10.128.2.7", "10.245.2.4", "198.51.100.7"])
