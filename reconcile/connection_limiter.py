@@ -90,12 +90,16 @@ class ConnectionLimiter:
 
     def add(self, connection: int, source: str, now: float) -> Rejection | None:
         """Add a new connection. Return the one that must be closed so that the limits hold; it can be the new one."""
-        pool = self._known if source in self._known_sources else self._unknown
+        pool = self._known if self.is_known(source) else self._unknown
         victim, is_own = pool.make_room(source, now)
         if victim != REFUSED:
             pool.add(connection, source, now)
             self._open[connection] = pool, source
         return self._rejection(connection, victim, "per_source" if is_own else "unauthenticated")
+
+    def is_known(self, source: str) -> bool:
+        """Return whether a user has authenticated from this source before."""
+        return source in self._known_sources
 
     def authenticate(self, connection: int, user: str, now: float, *, is_exempt: bool) -> Rejection | None:
         """Count a connection for the user of a request on it; the first one counts.

@@ -23,6 +23,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from reconcile.connection_limiter import ConnectionLimiter, Limits, Rejection, source
 from reconcile.errors import NotReady
+from reconcile.handshake_turns import HandshakeTurns
 
 CLOSING_SECONDS = 2.0
 """Seconds that requests may still take when the server stops."""
@@ -61,11 +62,11 @@ MAX_REJECTED = 64
 one handshake at a time, and not for all that a flood begins.
 """
 
-MAX_HANDSHAKES, HANDSHAKE_TURN_SECONDS = 4, 0.05
+MAX_HANDSHAKES, SHORTEST_TURN_SECONDS, LONGEST_TURN_SECONDS = 4, 0.002, 0.05
 """TLS handshakes that are done at the same time, and how long a client may take its time before the next one begins.
 
 Thousands of clients that connect at once answer at once, too, and each answer takes 2 ms or more: other requests would
-wait for all of them. A connection whose client has sent nothing has no turn.
+wait for all of them. A connection whose client has sent nothing has no turn (`reconcile/handshake_turns.py`).
 """
 
 ACCEPT_RETRY_SECONDS = 1.0
@@ -94,7 +95,7 @@ class Listener:
         self._accepting: dict[int, tuple[socket.socket, asyncio.Task[None]]] = {}
         """Listening socket and the task that accepts its connections, by port."""
         self._open: dict[int, _Connection] = {}
-        self._turns = asyncio.Semaphore(MAX_HANDSHAKES)
+        self._turns = HandshakeTurns(MAX_HANDSHAKES, SHORTEST_TURN_SECONDS, LONGEST_TURN_SECONDS)
         self._on_rejected = on_rejected
         self.port = 0
 
@@ -175,28 +176,35 @@ class Listener:
                 await asyncio.sleep(ACCEPT_RETRY_SECONDS)
                 continue
             self._open[connection.number] = connection
-            self._reject(self._limiter.add(connection.number, source(peer[0]), time.monotonic()))
+            client = source(peer[0])
+            self._reject(self._limiter.add(connection.number, client, time.monotonic()))
             if connection.number in self._open:
-                connection.handshake = asyncio.create_task(self._serve(connection, context))
+                connection.handshake = asyncio.create_task(self._serve(connection, client, context))
             else:
                 rejected_count = (rejected_count + 1) % MAX_REJECTED
             if connection.handshake is not None or rejected_count == 0:
                 await asyncio.sleep(0)  # Waiting connections are accepted at once, without other tasks in between.
 
-    async def _serve(self, connection: _Connection, context: ssl.SSLContext | None) -> None:
-        """Do the TLS handshake when its turn comes, and pass the connection to the HTTP server."""
+    async def _serve(self, connection: _Connection, client: str, context: ssl.SSLContext | None) -> None:
+        """Do the TLS handshake when its turn comes, and pass the connection to the HTTP server.
+
+        A client whose turn does not come within `handshake_seconds` is disconnected, as one that sends nothing.
+        """
         if context is None:
             await self._connect(connection, None)
             return
         try:
             async with asyncio.timeout(self._limits.handshake_seconds):
                 await connection.wait_readable()
+                seconds = await self._turns.begin(client, is_known=self._limiter.is_known(client))
         except TimeoutError:
             connection.close()
             return
-        async with self._turns:
-            connecting = asyncio.create_task(self._connect(connection, context))
-            await asyncio.wait((connecting,), timeout=HANDSHAKE_TURN_SECONDS)
+        connecting = asyncio.create_task(self._connect(connection, context))
+        try:
+            await asyncio.wait((connecting,), timeout=seconds)
+        finally:
+            self._turns.end(client, is_done=connecting.done())
         await connecting
 
     async def _connect(self, connection: _Connection, context: ssl.SSLContext | None) -> None:

@@ -106,7 +106,9 @@ class AuditLog:
             while True:
                 first = [await self._queue.get()]
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._is_filling.wait(), COLLECT_SECONDS)
+                    # Not wait_for: in Python 3.11 it may swallow a cancellation that comes together with the event.
+                    async with asyncio.timeout(COLLECT_SECONDS):
+                        await self._is_filling.wait()
                 events, first = [*first, *self._waiting()], []
                 self._queued_bytes = 0
                 self._is_filling.clear()

@@ -5,9 +5,11 @@ This module encodes and sends the requests of one pod in 0.1 ms; pyroute2 takes 
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Interface
 
 _NEW_LINK, _DELETE_LINK, _NEW_ADDRESS, _NEW_ROUTE = 16, 17, 20, 24  # RTM_*
@@ -28,6 +30,12 @@ _UNIVERSE = 0  # RT_SCOPE_UNIVERSE
 _ON_LINK = 4  # RTNH_F_ONLINK: the gateway needs no route of its own
 _UP, _PROMISCUOUS = 1, 0x100  # IFF_*
 _BUFFER_BYTES = 1 << 15
+_MAX_REQUESTS = 64
+"""Requests of one system call. The kernel answers them all before it returns; 280 answers fill the socket's buffer of
+208 KiB, and all further ones would be lost.
+"""
+_SEQUENCE = itertools.count(1)
+"""Numbers of requests. Dumps on the same socket have 0."""
 
 MAX_ALIAS_BYTES = 255
 LOOPBACK = 1
@@ -83,26 +91,35 @@ def put_default_route(index: int, gateway: IPv4Address) -> Request:
 
 
 def send(kernel: socket.socket, *requests: Request) -> None:
-    """Send requests at once, over a blocking socket. Raises OSError with the first error.
+    """Send requests, _MAX_REQUESTS at once, over a blocking socket. Raises OSError with the first error.
 
     The kernel carries them out in order, and those after one that failed as well.
     """
-    messages = (
-        _HEADER.pack(_HEADER.size + len(body), kind, _REQUEST | _ACKNOWLEDGE | flags, number, 0) + body
-        for number, (kind, flags, body) in enumerate(requests)
-    )
-    kernel.send(b"".join(messages))
-    code, answered = 0, 0
-    while answered < len(requests):
-        data = kernel.recv(_BUFFER_BYTES)
-        while data:
-            length, kind, _, _, _ = _HEADER.unpack_from(data)
-            if kind == _ERROR:
-                (result,) = _RESULT.unpack_from(data, _HEADER.size)
-                code, answered = code or -result, answered + 1
-            data = data[(length + 3) & ~3 :]
+    starts = range(0, len(requests), _MAX_REQUESTS)
+    errors = [_send_at_once(kernel, requests[start : start + _MAX_REQUESTS]) for start in starts]
+    code = next(filter(None, errors), 0)
     if code:
         raise OSError(code, os.strerror(code))
+
+
+def _send_at_once(kernel: socket.socket, requests: Sequence[Request]) -> int:
+    """Return the first error, or 0."""
+    waiting = {next(_SEQUENCE): request for request in requests}
+    messages = (
+        _HEADER.pack(_HEADER.size + len(body), kind, _REQUEST | _ACKNOWLEDGE | flags, number, 0) + body
+        for number, (kind, flags, body) in waiting.items()
+    )
+    kernel.send(b"".join(messages))
+    code = 0
+    while waiting:
+        data = kernel.recv(_BUFFER_BYTES)
+        while data:
+            length, kind, _, number, _ = _HEADER.unpack_from(data)
+            if kind == _ERROR and waiting.pop(number, None) is not None:
+                (result,) = _RESULT.unpack_from(data, _HEADER.size)
+                code = code or -result
+            data = data[(length + 3) & ~3 :]
+    return code
 
 
 def _name(name: str) -> bytes:

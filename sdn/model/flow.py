@@ -130,7 +130,8 @@ class Learn(Struct, frozen=True, gc=False):
     """An action that adds a flow: IPv4 packets of one source, with `key` in a register, get `loads` in others.
 
     The source is that of the packet, or its destination (`of_destination`). Without `key`, registers do not matter. The
-    flow expires when no packet has matched it for `idle_seconds` (at most 65,535).
+    flow expires when no packet has matched it for `idle_seconds` (at most 65,535). With `limit`, no flow is added while
+    the table has that many with this cookie.
     """
 
     table: int
@@ -140,14 +141,16 @@ class Learn(Struct, frozen=True, gc=False):
     key: tuple[Field, int] | None
     loads: tuple[tuple[Field, int], ...]
     of_destination: bool = False
+    limit: int = 0
 
     def __str__(self) -> str:
+        limit = f"limit={self.limit}," if self.limit else ""
         source = "nw_src=nw_dst[]" if self.of_destination else "nw_src[]"
         key = f"{self.key[0].name}={self.key[1]:#x}," if self.key is not None else ""
         loads = ",".join(f"load:{value:#x}->{target.name}[]" for target, value in self.loads)
         return (
             f"learn(table={self.table},idle_timeout={self.idle_seconds},priority={self.priority},"
-            f"cookie={self.cookie:#x},eth_type=0x800,{source},{key}{loads})"
+            f"cookie={self.cookie:#x},{limit}eth_type=0x800,{source},{key}{loads})"
         )
 
 

@@ -14,6 +14,8 @@ from ipaddress import IPv4Address
 from typing import NamedTuple
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from sdn.model.flow import (
     Action,
     Bucket,
@@ -114,6 +116,16 @@ REMEMBER_ENDPOINT = Learn(
 Its replies are found when it is no endpoint any more.
 """
 
+MAX_USED_OUTSIDE = 1000
+"""The most endpoints outside of the cluster network that are in USED_ENDPOINTS.
+
+Whoever may write EndpointSlices may use as many addresses as the Internet has servers. Pods cannot be more than the
+cluster network has addresses.
+"""
+
+REMEMBER_OUTSIDE = replace(REMEMBER_ENDPOINT, cookie=service_cookie(), limit=MAX_USED_OUTSIDE)
+"""Remembers an endpoint outside of the cluster network, while there are not too many."""
+
 FROM_AN_ENDPOINT = field_equals(FROM_ENDPOINT, 1)
 
 HAIRPIN_SNAT: tuple[Action, ...] = (
@@ -133,10 +145,10 @@ def service_node_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
 
     Replies pass connection tracking only if two things hold, because a packet that is matched by its port or by the
     state of its connection needs more entries in the datapath's cache. The sender is an endpoint (ENDPOINT_LOOKUP,
-    `sender_flows`), or was one when a connection to it began (USED_ENDPOINTS). And the packet comes from the port of an
-    endpoint (SERVICE_UNDNAT, `reply_flows`), or is an ICMP error. ICMP errors from tun0 pass in any case: a router on
-    the way to an endpoint outside of the cluster may send them. Packets without a connection pass connection tracking
-    unchanged.
+    `sender_flows`), or was one when a connection to it began (USED_ENDPOINTS; of those outside of the cluster network,
+    MAX_USED_OUTSIDE). And the packet comes from the port of an endpoint (SERVICE_UNDNAT, `reply_flows`), or is an ICMP
+    error. ICMP errors from tun0 pass in any case: a router on the way to an endpoint outside of the cluster may send
+    them. Packets without a connection pass connection tracking unchanged.
 
     Packets that a pod sends to itself through a service (`hairpin_flows`) come back to it: POD_OUTPUT sends them out of
     the port from which they came, with the gateway's MAC. The pod's replies to HAIRPIN_IP pass zone 2, which restores
@@ -154,7 +166,17 @@ def service_node_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
             Ct(CT_ZONE_HAIRPIN, Table.ENDPOINT_LOOKUP),
         ),
         make_flow(Table.SERVICE_CONNTRACK, Priority.MISS, ip(), Goto(Table.L3_FORWARDING)),
-        make_flow(Table.SERVICE_LB, Priority.TOP, ip() & ct_state("est"), REMEMBER_ENDPOINT, Goto(Table.L3_FORWARDING)),
+        *(
+            make_flow(
+                Table.SERVICE_LB,
+                Priority.TOP,
+                ip(dst=network) & ct_state("est"),
+                REMEMBER_ENDPOINT,
+                Goto(Table.L3_FORWARDING),
+            )
+            for network in cluster.networks
+        ),
+        make_flow(Table.SERVICE_LB, Priority.HIGH, ip() & ct_state("est"), REMEMBER_OUTSIDE, Goto(Table.L3_FORWARDING)),
         make_flow(Table.SERVICE_LB, Priority.TOP, ip() & ct_state("rel"), Goto(Table.L3_FORWARDING)),
         make_flow(Table.SERVICE_LB, Priority.LOW, ip(dst=cluster.service_network), drop=DropReason.NO_SERVICE),
         make_flow(Table.SERVICE_LB, Priority.MISS, ip(), Goto(Table.L3_FORWARDING)),

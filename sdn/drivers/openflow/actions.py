@@ -34,7 +34,7 @@ IN_PORT = 0xFFFFFFF8
 ANY = 0xFFFFFFFF
 
 _OUTPUT, _GROUP, _SET_FIELD, _EXPERIMENTER = 0, 22, 25, 0xFFFF
-_MOVE, _LOAD, _MULTIPATH, _RESUBMIT, _LEARN, _CT, _NAT = 6, 7, 10, 14, 16, 35, 36
+_MOVE, _LOAD, _MULTIPATH, _RESUBMIT, _LEARN, _CT, _NAT, _LIMITED_LEARN = 6, 7, 10, 14, 16, 35, 36, 45
 _HASH_CONNECTION, _MODULO_N = 3, 0
 _SAME_PORT = 0xFFF8
 _COMMIT = 1
@@ -52,6 +52,7 @@ _DNAT_NAT = (_EXPERIMENTER, 24, NICIRA, _NAT, _NAT_DST, _HAS_IP | _HAS_PORT)
 """ct(commit) with nat(dst=ADDRESS:PORT)."""
 _MULTIPATH_HEAD = struct.Struct("!HHHHHIHH")
 _LEARN_HEAD = struct.Struct("!HHHQHBxHH")
+_LEARN_LIMIT = struct.Struct("!I4x")
 _BUCKET_HEAD = struct.Struct("!HHII4x")
 
 
@@ -143,6 +144,8 @@ def _ct_body(ct: Ct) -> bytes:
 
 def _learn_body(learn: Learn) -> bytes:
     head = _LEARN_HEAD.pack(learn.idle_seconds, 0, learn.priority, learn.cookie, 0, learn.table, 0, 0)
+    if learn.limit:
+        head += _LEARN_LIMIT.pack(learn.limit)
     copied = match.IP_DST if learn.of_destination else match.IP_SRC
     body = head + _constant(match.ETH_TYPE, match.ETH_IPV4, 0) + struct.pack("!H", match.IP_SRC.bits)
     body += field_header(copied, old=True) + bytes(2) + field_header(match.IP_SRC, old=True) + bytes(2)
@@ -224,9 +227,15 @@ def _read_ct(body: bytes) -> Ct:
     return ct
 
 
-def _read_learn(body: bytes) -> Learn:
+def _read_limited_learn(body: bytes) -> Learn:
+    begin, end = _LEARN_HEAD.size, _LEARN_HEAD.size + _LEARN_LIMIT.size
+    return _read_learn(body, begin=end, limit=_LEARN_LIMIT.unpack(body[begin:end])[0])
+
+
+def _read_learn(body: bytes, begin: int = _LEARN_HEAD.size, limit: int = 0) -> Learn:
+    """Decode the action, whose fields begin at `begin`."""
     idle, _, priority, cookie, _, table, _, _ = _LEARN_HEAD.unpack_from(body)
-    key, loads, of_destination, rest = None, [], False, body[_LEARN_HEAD.size :]
+    key, loads, of_destination, rest = None, [], False, body[begin:]
     while len(rest) >= 2 and (head := int.from_bytes(rest[:2], "big")):
         size = (head & _NUMBER_OF_BITS) // 8
         end = 2 + (size if head & _IMMEDIATE else 6)
@@ -239,7 +248,7 @@ def _read_learn(body: bytes) -> Learn:
         elif target != match.ETH_TYPE:
             key = (target, value)
         rest = rest[end + 6 :]
-    learn = Learn(table, priority, cookie, idle, key, tuple(loads), of_destination)
+    learn = Learn(table, priority, cookie, idle, key, tuple(loads), of_destination, limit)
     if pad(bytes(_NICIRA_HEAD.size) + _learn_body(learn))[_NICIRA_HEAD.size :] != body:
         raise Unknown("a learn action of another form")
     return learn
@@ -255,7 +264,7 @@ _WRITERS: dict[type[Action], Callable[[Any], bytes]] = {
     Resubmit: lambda action: _nicira(_RESUBMIT, struct.pack("!HB3x", _SAME_PORT, action.table)),
     Multipath: lambda action: _nicira(_MULTIPATH, _multipath_body(action)),
     Ct: _ct_bytes,
-    Learn: lambda action: _nicira(_LEARN, _learn_body(action)),
+    Learn: lambda action: _nicira(_LIMITED_LEARN if action.limit else _LEARN, _learn_body(action)),
 }
 _READERS: dict[int, Callable[[bytes], Action]] = {
     _LOAD: _read_load,
@@ -264,4 +273,5 @@ _READERS: dict[int, Callable[[bytes], Action]] = {
     _MULTIPATH: _read_multipath,
     _CT: _read_ct,
     _LEARN: _read_learn,
+    _LIMITED_LEARN: _read_limited_learn,
 }

@@ -38,6 +38,7 @@ from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS, client
 from master.server.server import Server, ServerDependencies, tls_context
 from master.server.watch import MAX_QUEUED_BYTES
 from master.storage.sqlite import SQLiteStorage
+from reconcile import listener
 from reconcile.connection_limiter import Limits
 from reconcile.listener import MAX_PATH_PARTS, MAX_REQUEST_LINE_BYTES
 from tests.testbed.apiserver.process import ApiServer
@@ -346,6 +347,30 @@ async def _slow(kubeconfig: Kubeconfig, kind: str) -> asyncio.StreamWriter:
 
 def _resident(server: ApiServer) -> int:
     return psutil.Process(server.pid).memory_info().rss
+
+
+async def test_handshakes_that_do_not_end_delay_others_by_one_turn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While 40 clients of one address say hello and nothing more, one of another address is served."""
+    monkeypatch.setattr(listener, "MAX_HANDSHAKES", 1)
+    monkeypatch.setattr(listener, "SHORTEST_TURN_SECONDS", 0.2)
+    monkeypatch.setattr(listener, "LONGEST_TURN_SECONDS", 0.2)
+    async with own_server(tmp_path, Limits()) as kubeconfig, AsyncExitStack() as stack:
+        host, _, port = kubeconfig.server.removeprefix("https://").partition(":")
+        hello = ssl.MemoryBIO()
+        with pytest.raises(ssl.SSLWantReadError):
+            ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost").do_handshake()
+        data, answers = hello.read(), list[asyncio.Task[bytes]]()
+        stack.push_async_callback(lambda: asyncio.gather(*answers, return_exceptions=True))
+        for _ in range(40):
+            reader, writer = await asyncio.open_connection(host, int(port), local_addr=("127.0.0.2", 0))
+            stack.callback(writer.transport.abort)
+            writer.write(data)
+            answers.append(asyncio.create_task(reader.read(1)))
+        await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        assert await _answers(kubeconfig, "127.0.0.3")
+        assert not all(answer.done() for answer in answers)
 
 
 async def test_clients_that_are_too_slow_are_disconnected(tmp_path: Path) -> None:

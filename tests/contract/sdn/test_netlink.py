@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -15,11 +16,14 @@ from typing import Any
 import pytest
 
 from reconcile.errors import Gone, NotReady, Refused
+from sdn.drivers import rtnetlink
 from sdn.drivers.netlink import Netlink
-from sdn.drivers.rtnetlink import MAX_ALIAS_BYTES
+from sdn.drivers.rtnetlink import LOOPBACK, MAX_ALIAS_BYTES
 from sdn.model.host import VethPair
 from tests.testbed.namespaces import only_loopback
 from tests.testbed.wait import wait_until
+
+DEADLINE_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -119,3 +123,14 @@ def test_errors_name_their_subject(pod: VethPair) -> None:
         call(lambda netlink: netlink.create_veth_pair(replace(pod, mtu=10)))
     with pytest.raises(Refused, match="veth pair veth1: cannot be encoded"):
         call(lambda netlink: netlink.create_veth_pair(replace(pod, mtu=-1)))
+
+
+def test_kernel_answers_more_requests_than_its_buffer_holds_answers() -> None:
+    with only_loopback(), socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, socket.NETLINK_ROUTE) as kernel:
+        kernel.settimeout(DEADLINE_SECONDS)
+        for _ in range(2):
+            rtnetlink.send(kernel, *[rtnetlink.set_up("lo", "a" * 200, promiscuous=False)] * 1000)
+        missing, present = rtnetlink.delete_link("missing"), rtnetlink.set_up_by_index(LOOPBACK)
+        with pytest.raises(OSError, match="No such device"):
+            rtnetlink.send(kernel, missing, *[present] * 200)
+        rtnetlink.send(kernel, present)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lab.process import run
 from reconcile.errors import NotReady, Refused
 from sdn.drivers.openflow.bridge_state import DiffCount
 from sdn.drivers.openflow.client import OpenFlowClient
@@ -25,6 +26,7 @@ from sdn.model.flow import (
     Goto,
     Group,
     GroupAction,
+    Learn,
     Output,
     OutputInPort,
     RegLoad,
@@ -34,7 +36,10 @@ from sdn.model.flow import (
 from sdn.model.match import Field, FieldMatch, Match
 from sdn.pipeline.cookies import service_cookie
 from sdn.pipeline.flows import BRIDGE_LAYOUT, Partition
+from sdn.pipeline.tables import Table
+from tests.testbed import frames
 from tests.testbed.trace.dummy_switch import DummySwitch
+from tests.testbed.wait import wait_until
 
 DEADLINE_SECONDS = 10.0
 
@@ -185,6 +190,23 @@ def test_every_flow_is_read_back_as_written(lasting_switch: DummySwitch, written
     lasting_switch.replace(written)
     assert lasting_switch.read() == written
     assert not lasting_switch.replace(written)
+
+
+@pytest.mark.parametrize(("limit", "learned"), [(0, 5), (2, 2)])
+def test_switch_learns_flows_up_to_their_limit(switch: DummySwitch, limit: int, learned: int) -> None:
+    table = int(Table.USED_ENDPOINTS)
+    learn = Learn(table, 7, service_cookie(), 600, None, ((f.REG6, 1),), of_destination=True, limit=limit)
+    flows = frozenset({Flow(0, 1, f.ip(), (learn,))})
+    switch.replace(flows)
+    switch.add_ports({"p1": 1})
+    receivers = [IPv4Address("192.0.2.0") + number for number in range(5)]
+    packets = [frames.udp(IPv4Address("10.128.0.1"), receiver, b"") for receiver in receivers]
+    received = [frames.ethernet(2, 4, frames.IPV4, packet).hex() for packet in packets]
+    run("ovs-appctl", "-t", str(switch.rundir / "ovs-vswitchd.ctl"), "netdev-dummy/receive", "p1", *received)
+    socket = str(switch.rundir / "br0.mgmt")
+    wait_until(lambda: "n_packets=5," in switch.ofctl("dump-flows", socket, "table=0"), "the packets")
+    assert switch.ofctl("dump-flows", socket, f"table={table}").count("idle_timeout=600") == learned
+    assert switch.read() == flows
 
 
 # What others write

@@ -13,6 +13,8 @@ from master.audit import log as audit_log
 from master.audit.log import AuditLog, AuditLogFull, LogFile, append
 from tests.testbed.wait import DEADLINE_SECONDS
 
+DEADLINE_SECONDS = 30.0
+
 
 def test_file_is_rotated_by_size_and_old_ones_are_deleted(tmp_path: Path) -> None:
     file = LogFile(tmp_path / "audit" / "audit.log", max_bytes=10, backups=2)
@@ -77,6 +79,27 @@ async def test_events_are_collected_for_one_write_until_the_queue_fills(
         for _ in range(10):
             await asyncio.sleep(0)
     assert writes == [b"x" * 12, b"the last one"]
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_log_ends_also_if_the_queue_fills_at_the_same_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    monkeypatch.setattr(audit_log, "COLLECT_SECONDS", 3600.0)
+    log = AuditLog(LogFile(tmp_path / "audit.log", 1 << 20, 1), is_strict=False, queue_length=4)
+    task = asyncio.create_task(log.run())
+    log.reserve().record(b"x")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    for _ in range(2):
+        log.reserve().record(b"x")
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    ended, _ = await asyncio.wait({task}, timeout=DEADLINE_SECONDS)
+    task.cancel()
+    assert ended
+    assert (log.written, (tmp_path / "audit.log").read_bytes()) == (3, b"xxx")
 
 
 async def test_full_queue_drops_events_and_counts_them(tmp_path: Path) -> None:

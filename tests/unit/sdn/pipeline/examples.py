@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from sdn.model.flow import Action, Bucket, Ct, Flow, Goto, Group, Learn, Resubmit
-from sdn.model.match import Match
+from sdn.model.match import Match, ct_state, ip
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortInfo, ServicePortName
-from sdn.pipeline.service import REMEMBER_ENDPOINT
-from sdn.pipeline.tables import FROM_ENDPOINT, Table
+from sdn.pipeline.cookies import NODE_COOKIE
+from sdn.pipeline.service import REMEMBER_ENDPOINT, REMEMBER_OUTSIDE
+from sdn.pipeline.tables import FROM_ENDPOINT, Priority, Table
 from sdn.topology import NodeNetwork, Peer
 from tests.unit.sdn.examples import CLUSTER, NODE
 
@@ -56,6 +57,10 @@ PREVIOUS = {0: 0, 10: 10, 20: 12, 21: 13, 22: 14, 23: 15, 24: 16, 40: 20, 41: 21
 """Number in the previous version by today's number."""
 
 
+ESTABLISHED = Flow(13, int(Priority.TOP), ip() & ct_state("est"), (Goto(20),), NODE_COOKIE)
+"""The flow of established connections to services in the previous version, which remembered no endpoints."""
+
+
 def previous_action(action: Action) -> Action:
     if isinstance(action, Goto | Ct | Resubmit | Learn):
         return replace(action, table=PREVIOUS[action.table])
@@ -68,7 +73,9 @@ def previous_flows(flows: Iterable[Flow]) -> frozenset[Flow]:
 
 
 def previous_flow(flow: Flow) -> Flow:
-    actions = tuple(previous_action(action) for action in flow.actions if action != REMEMBER_ENDPOINT)
+    if flow.actions and flow.actions[0] in (REMEMBER_ENDPOINT, REMEMBER_OUTSIDE):
+        return ESTABLISHED
+    actions = tuple(map(previous_action, flow.actions))
     return replace(flow, table=PREVIOUS[flow.table], match=without_sender(flow.match), actions=actions)
 
 

@@ -7,14 +7,14 @@ from ipaddress import IPv4Address
 
 from hypothesis import given
 
-from sdn.model.flow import Ct, Flow, FlowSet, Goto, GroupAction
+from sdn.model.flow import Ct, Flow, FlowSet, Goto, GroupAction, Learn
 from sdn.model.match import ETH_TYPE, IN_PORT, IP_PROTO, IP_SRC, REG0
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
 from sdn.pipeline.compiler import compile_flows
 from sdn.pipeline.flows import is_service_flow
-from sdn.pipeline.service import GROUP_HASH_SLOTS, ServiceFlows
+from sdn.pipeline.service import GROUP_HASH_SLOTS, MAX_USED_OUTSIDE, ServiceFlows, service_node_flows
 from sdn.pipeline.tables import FROM_ENDPOINT, MAX_PORTS_WITH_SENDERS, MAX_SENDERS, Table
-from tests.unit.sdn.examples import NODE, web
+from tests.unit.sdn.examples import CLUSTER, NODE, web
 from tests.unit.sdn.pipeline.examples import EMPTY_NETWORK, port_sets
 
 
@@ -162,3 +162,18 @@ def test_service_ports_with_equal_checksums_get_separate_groups() -> None:
     alone = {group.number for port in ports for group in ServiceFlows(NODE).sync([port]).groups}
     assert len(alone) == 1
     assert len({group.number for group in ServiceFlows(NODE).sync(ports).groups}) == 2
+
+
+def test_switch_remembers_a_limited_number_of_endpoints_outside_of_the_cluster_network() -> None:
+    learned = {
+        flow: action
+        for flow in service_node_flows(CLUSTER, NODE)
+        for action in flow.actions
+        if isinstance(action, Learn)
+    }
+    outside, inside = sorted(learned, key=lambda flow: flow.priority)
+    assert "nw_dst" not in str(outside.match)
+    assert learned[outside].limit == MAX_USED_OUTSIDE
+    assert f"nw_dst={CLUSTER.networks[0]}" in str(inside.match)
+    assert learned[inside].limit == 0
+    assert learned[inside].cookie != learned[outside].cookie
