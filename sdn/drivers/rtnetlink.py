@@ -12,23 +12,38 @@ import struct
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv4Interface
 
-_NEW_LINK, _DELETE_LINK, _NEW_ADDRESS, _NEW_ROUTE = 16, 17, 20, 24  # RTM_*
-_REQUEST, _ACKNOWLEDGE, _REPLACE, _EXCLUSIVE, _CREATE = 1, 4, 0x100, 0x200, 0x400  # NLM_F_*
-_ERROR = 2  # NLMSG_ERROR
-_HEADER, _RESULT = struct.Struct("=IHHII"), struct.Struct("=i")
-_LINK = struct.Struct("=BxHiII")  # ifinfomsg: family, type, index, flags, mask of flags
-_ADDRESS = struct.Struct("=BBBBI")  # ifaddrmsg: family, prefix length, flags, scope, index
-_ROUTE = struct.Struct("=BBBBBBBBI")  # rtmsg: family, lengths, TOS, table, protocol, scope, type, flags
-_NUMBER = struct.Struct("=I")
-_MAC, _IFNAME, _MTU, _LINKINFO, _ALIAS, _NETNS_FD = 1, 3, 4, 18, 20, 28  # IFLA_*
-_KIND, _DATA, _VETH_PEER = 1, 2, 1  # IFLA_INFO_*, VETH_INFO_PEER
-_ANY_ADDRESS, _LOCAL_ADDRESS, _FLAGS = 1, 2, 8  # IFA_*
-_NO_PREFIX_ROUTE = 0x200  # IFA_F_NOPREFIXROUTE
-_DEVICE, _GATEWAY = 4, 5  # RTA_*
-_MAIN_TABLE, _STATIC, _UNICAST = 254, 4, 1  # RT_TABLE_MAIN, RTPROT_STATIC, RTN_UNICAST
-_UNIVERSE = 0  # RT_SCOPE_UNIVERSE
-_ON_LINK = 4  # RTNH_F_ONLINK: the gateway needs no route of its own
-_UP, _PROMISCUOUS = 1, 0x100  # IFF_*
+from sdn.drivers.netlink_messages import (
+    IFA_ADDRESS,
+    IFA_LOCAL,
+    IFADDRMSG,
+    IFF_UP,
+    IFINFOMSG,
+    IFLA_IFALIAS,
+    IFLA_IFNAME,
+    IFLA_MTU,
+    NLM_F_ACK,
+    NLM_F_REQUEST,
+    NLMSG_ERROR,
+    NLMSGERR,
+    NLMSGHDR,
+    NUMBER,
+    RTATTR,
+    RTM_DELLINK,
+    RTM_NEWADDR,
+    RTM_NEWLINK,
+    RTM_NEWROUTE,
+    aligned,
+)
+
+RTMSG = struct.Struct("=BBBBBBBBI")  # family, lengths, TOS, table, protocol, scope, type, flags
+NLM_F_REPLACE, NLM_F_EXCL, NLM_F_CREATE = 0x100, 0x200, 0x400
+IFLA_ADDRESS, IFLA_LINKINFO, IFLA_NET_NS_FD = 1, 18, 28
+IFLA_INFO_KIND, IFLA_INFO_DATA, VETH_INFO_PEER = 1, 2, 1
+IFA_FLAGS, IFA_F_NOPREFIXROUTE = 8, 0x200
+RTA_OIF, RTA_GATEWAY = 4, 5
+RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST = 254, 4, 0, 1
+RTNH_F_ONLINK = 4  # the gateway needs no route of its own
+IFF_PROMISC = 0x100
 _BUFFER_BYTES = 1 << 15
 _MAX_REQUESTS = 64
 """Requests of one system call. The kernel answers them all before it returns; 280 answers fill the socket's buffer of
@@ -50,11 +65,11 @@ def create_veth_pair(device: str, mtu: int, *, netns: int, ifname: str, mac: str
 
     `netns` is a file descriptor of the network namespace of the end with the name `ifname`.
     """
-    far = _LINK.pack(0, 0, 0, 0, 0) + _name(ifname) + _number(_MTU, mtu) + _number(_NETNS_FD, netns)
-    far += _attribute(_MAC, bytes.fromhex(mac.replace(":", "")))
-    info = _attribute(_KIND, b"veth") + _attribute(_DATA, _attribute(_VETH_PEER, far))
-    body = _LINK.pack(0, 0, 0, 0, 0) + _name(device) + _number(_MTU, mtu) + _attribute(_LINKINFO, info)
-    return _NEW_LINK, _CREATE | _EXCLUSIVE, body
+    far = IFINFOMSG.pack(0, 0, 0, 0, 0) + _name(ifname) + _number(IFLA_MTU, mtu) + _number(IFLA_NET_NS_FD, netns)
+    far += _attribute(IFLA_ADDRESS, bytes.fromhex(mac.replace(":", "")))
+    info = _attribute(IFLA_INFO_KIND, b"veth") + _attribute(IFLA_INFO_DATA, _attribute(VETH_INFO_PEER, far))
+    body = IFINFOMSG.pack(0, 0, 0, 0, 0) + _name(device) + _number(IFLA_MTU, mtu) + _attribute(IFLA_LINKINFO, info)
+    return RTM_NEWLINK, NLM_F_CREATE | NLM_F_EXCL, body
 
 
 def set_up(device: str, alias: str, *, promiscuous: bool) -> Request:
@@ -63,31 +78,37 @@ def set_up(device: str, alias: str, *, promiscuous: bool) -> Request:
     A promiscuous link receives all frames.
     """
     text = alias.encode()[:MAX_ALIAS_BYTES].decode(errors="ignore").encode()
-    flags = _UP | _PROMISCUOUS if promiscuous else _UP
-    return _NEW_LINK, 0, _LINK.pack(0, 0, 0, flags, flags) + _name(device) + _attribute(_ALIAS, text)
+    flags = IFF_UP | IFF_PROMISC if promiscuous else IFF_UP
+    return RTM_NEWLINK, 0, IFINFOMSG.pack(0, 0, 0, flags, flags) + _name(device) + _attribute(IFLA_IFALIAS, text)
 
 
 def set_up_by_index(index: int) -> Request:
     """Return a request that sets a link up."""
-    return _NEW_LINK, 0, _LINK.pack(0, 0, index, _UP, _UP)
+    return RTM_NEWLINK, 0, IFINFOMSG.pack(0, 0, index, IFF_UP, IFF_UP)
 
 
 def delete_link(device: str) -> Request:
     """Return a request that deletes a link."""
-    return _DELETE_LINK, 0, _LINK.pack(0, 0, 0, 0, 0) + _name(device)
+    return RTM_DELLINK, 0, IFINFOMSG.pack(0, 0, 0, 0, 0) + _name(device)
 
 
 def add_address(index: int, address: IPv4Interface) -> Request:
     """Return a request that gives a link an address, without a route to its network."""
-    body = _ADDRESS.pack(socket.AF_INET, address.network.prefixlen, 0, _UNIVERSE, index)
-    body += _attribute(_LOCAL_ADDRESS, address.ip.packed) + _attribute(_ANY_ADDRESS, address.ip.packed)
-    return _NEW_ADDRESS, _CREATE | _EXCLUSIVE, body + _number(_FLAGS, _NO_PREFIX_ROUTE)
+    body = IFADDRMSG.pack(socket.AF_INET, address.network.prefixlen, 0, RT_SCOPE_UNIVERSE, index)
+    body += _attribute(IFA_LOCAL, address.ip.packed) + _attribute(IFA_ADDRESS, address.ip.packed)
+    return RTM_NEWADDR, NLM_F_CREATE | NLM_F_EXCL, body + _number(IFA_FLAGS, IFA_F_NOPREFIXROUTE)
 
 
 def put_default_route(index: int, gateway: IPv4Address) -> Request:
     """Return a request that sets the default route, to a gateway on the link."""
-    body = _ROUTE.pack(socket.AF_INET, 0, 0, 0, _MAIN_TABLE, _STATIC, _UNIVERSE, _UNICAST, _ON_LINK)
-    return _NEW_ROUTE, _CREATE | _REPLACE, body + _number(_DEVICE, index) + _attribute(_GATEWAY, gateway.packed)
+    body = RTMSG.pack(
+        socket.AF_INET, 0, 0, 0, RT_TABLE_MAIN, RTPROT_STATIC, RT_SCOPE_UNIVERSE, RTN_UNICAST, RTNH_F_ONLINK
+    )
+    return (
+        RTM_NEWROUTE,
+        NLM_F_CREATE | NLM_F_REPLACE,
+        body + _number(RTA_OIF, index) + _attribute(RTA_GATEWAY, gateway.packed),
+    )
 
 
 def send(kernel: socket.socket, *requests: Request) -> None:
@@ -106,7 +127,7 @@ def _send_at_once(kernel: socket.socket, requests: Sequence[Request]) -> int:
     """Return the first error, or 0."""
     waiting = {next(_SEQUENCE): request for request in requests}
     messages = (
-        _HEADER.pack(_HEADER.size + len(body), kind, _REQUEST | _ACKNOWLEDGE | flags, number, 0) + body
+        NLMSGHDR.pack(NLMSGHDR.size + len(body), kind, NLM_F_REQUEST | NLM_F_ACK | flags, number, 0) + body
         for number, (kind, flags, body) in waiting.items()
     )
     kernel.send(b"".join(messages))
@@ -114,21 +135,21 @@ def _send_at_once(kernel: socket.socket, requests: Sequence[Request]) -> int:
     while waiting:
         data = kernel.recv(_BUFFER_BYTES)
         while data:
-            length, kind, _, number, _ = _HEADER.unpack_from(data)
-            if kind == _ERROR and waiting.pop(number, None) is not None:
-                (result,) = _RESULT.unpack_from(data, _HEADER.size)
+            length, kind, _, number, _ = NLMSGHDR.unpack_from(data)
+            if kind == NLMSG_ERROR and waiting.pop(number, None) is not None:
+                (result,) = NLMSGERR.unpack_from(data, NLMSGHDR.size)
                 code = code or -result
-            data = data[(length + 3) & ~3 :]
+            data = data[aligned(length) :]
     return code
 
 
 def _name(name: str) -> bytes:
-    return _attribute(_IFNAME, name.encode() + b"\0")
+    return _attribute(IFLA_IFNAME, name.encode() + b"\0")
 
 
 def _number(kind: int, value: int) -> bytes:
-    return _attribute(kind, _NUMBER.pack(value))
+    return _attribute(kind, NUMBER.pack(value))
 
 
 def _attribute(kind: int, value: bytes) -> bytes:
-    return struct.pack("=HH", 4 + len(value), kind) + value + bytes(-len(value) % 4)
+    return RTATTR.pack(RTATTR.size + len(value), kind) + value + bytes(-len(value) % 4)
