@@ -365,7 +365,7 @@ async def test_handshakes_that_do_not_end_delay_others_by_one_turn(
         stack.push_async_callback(lambda: asyncio.gather(*answers, return_exceptions=True))
         for _ in range(40):
             reader, writer = await asyncio.open_connection(host, int(port), local_addr=("127.0.0.2", 0))
-            stack.callback(writer.transport.abort)
+            stack.callback(lambda writer: writer.transport.abort(), writer)  # Without a reference, it closes itself.
             writer.write(data)
             answers.append(asyncio.create_task(reader.read(1)))
         await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
