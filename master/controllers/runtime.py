@@ -259,23 +259,19 @@ class ControllerRuntime:
         self.started = asyncio.Event()
         self._controllers = controllers(context)
         self._pending_startup = {controller.name for controller in self._controllers if controller.required_for_startup}
+        self._resyncs = {controller.name: controller.resync for controller in self._controllers}
+        """Seconds after which a pass of a controller starts without a change, by its name."""
         self._loops = {
             controller.name: Loop(
                 controller.name,
                 retry_unexpected_errors(controller.name, partial(self._reconcile, controller)),
                 LoopTiming(),
-                resync=partial(self._resync, controller),
+                resync=partial(self._resyncs.__getitem__, controller.name),
             )
             for controller in self._controllers
         }
 
         self._pass_seconds = {name: Histogram(PASS_BUCKETS) for name in self._loops}
-
-    def _resync(self, controller: Controller) -> float:
-        """Return the seconds after which a pass of a controller starts without a change."""
-        if controller.resync < RESYNC_SECONDS and not controller.awaits_time(self._lister):
-            return RESYNC_SECONDS
-        return controller.resync
 
     def wake(self, name: str) -> None:
         """Start a pass of a controller at once."""
@@ -332,6 +328,9 @@ class ControllerRuntime:
             duration = self._lister.context.monotonic() - start
             self._pass_seconds[controller.name].observe(duration)
             await self._write(controller.name, changes)
+            if controller.resync < RESYNC_SECONDS:
+                waits = controller.awaits_time(self._lister)
+                self._resyncs[controller.name] = controller.resync if waits else RESYNC_SECONDS
         except DriverError:
             raise
         except Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import subprocess
 from pathlib import Path
@@ -65,18 +66,26 @@ async def test_switch_that_is_dead_or_silent_is_not_ready(
     monkeypatch.setattr(diagnostics, "ANSWER_SECONDS", 0.2)
     monkeypatch.setattr(diagnostics, "MAX_ANSWER_BYTES", 1000)
     for answer, problem in ((b"", "does not answer"), (b"{}} x" * 1000, "larger than 1000"), (None, "closed")):
+        ended = asyncio.Event()
 
         async def serve(
-            reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes | None = answer
+            reader: asyncio.StreamReader,
+            writer: asyncio.StreamWriter,
+            answer: bytes | None = answer,
+            ended: asyncio.Event = ended,
         ) -> None:
-            await reader.read(1 << 16)
-            if answer is None:
+            with contextlib.suppress(OSError):
+                await reader.read(1 << 16)
+                if answer is not None:
+                    writer.write(answer)
+                    await reader.read()
                 writer.close()
-            else:
-                writer.write(answer)
+                await writer.wait_closed()
+            ended.set()
 
         path = tmp_path / "ovs-vswitchd.ctl"
         path.unlink(missing_ok=True)
         async with await asyncio.start_unix_server(serve, path):
             with pytest.raises((NotReady, Refused), match=problem):
                 await OvsAppctl(tmp_path).datapaths()
+            await ended.wait()

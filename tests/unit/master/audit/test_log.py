@@ -13,8 +13,6 @@ from master.audit import log as audit_log
 from master.audit.log import AuditLog, AuditLogFull, LogFile, append
 from tests.testbed.wait import DEADLINE_SECONDS
 
-DEADLINE_SECONDS = 30.0
-
 
 def test_file_is_rotated_by_size_and_old_ones_are_deleted(tmp_path: Path) -> None:
     file = LogFile(tmp_path / "audit" / "audit.log", max_bytes=10, backups=2)
