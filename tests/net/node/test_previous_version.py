@@ -64,7 +64,7 @@ def installed(cluster: PacketWorld) -> dict[str, object]:
     elements = [sorted(re.findall(r"[^,{}\s][^,{}\n]* : [^,{}\n]*[^,{}\s]", text)) for text in texts]
     masquerade = cluster.in_node(NODE, "nft", "list", "table", "ip", "podlane")
     return {
-        "flows": previous_version.written_flows(cluster),
+        "flows": cluster.flows(NODE),
         "groups": previous_version.groups(cluster),
         "tables": previous_version.table_names(cluster),
         "elements": elements,
@@ -191,7 +191,7 @@ def test_upgrade_from_a_version_that_finds_replies_by_port_loses_no_packet(clust
     wanted = installed(cluster)
     cluster.kill(f"{NODE} sdn")
     find_replies_by_port(cluster)
-    by_port = [flow for flow in previous_version.written_flows(cluster) if "priority=200,tcp,tp_src=" in flow]
+    by_port = [flow for flow in cluster.flows(NODE) if "priority=200,tcp,tp_src=" in flow]
     assert {f"table={int(Table.ENDPOINT_LOOKUP)}" in flow for flow in by_port} == {True}
     with traffic(cluster):
         cluster.start(f"{NODE} sdn")

@@ -92,7 +92,7 @@ def record(cluster: PacketWorld, program: str) -> None:
     cluster.kill(f"{NODE} sdn")
     vnids = {cluster.vnid(project): project for project in ("red", "blue")}
     STATE.mkdir(exist_ok=True)
-    flows = "".join(f"{_by_name(flow, vnids)}\n" for flow in written_flows(cluster))
+    flows = "".join(f"{_by_name(flow, vnids)}\n" for flow in cluster.flows(NODE))
     (STATE / "flows.txt").write_text(flows)
     (STATE / "groups.txt").write_text("\n".join(groups(cluster)) + "\n")
     (STATE / "tables.txt").write_text("".join(f"{number} {name}\n" for number, name in table_names(cluster).items()))
@@ -141,7 +141,7 @@ def find_replies_by_port(cluster: PacketWorld) -> None:
         int(table) for table in (Table.ENDPOINT_LOOKUP, Table.USED_ENDPOINTS, Table.SERVICE_UNDNAT)
     )
     flows = []
-    for flow in written_flows(cluster):
+    for flow in cluster.flows(NODE):
         if f" table={lookup}," not in flow:
             by_port = flow.replace(f" table={undnat},", f" table={lookup},").replace("reg6=0x1,", "")
             flows.append(re.sub(rf"learn\(table={learned},[^)]*\),", "", by_port))
@@ -200,11 +200,6 @@ def table_names(cluster: PacketWorld) -> dict[int, str]:
     return {
         int(number): cluster.vsctl(NODE, "get", "Flow_Table", uuid, "name").strip().strip('"') for number, uuid in pairs
     }
-
-
-def written_flows(cluster: PacketWorld) -> list[str]:
-    """Return the flows of br0 without those that the switch has learned, because these expire."""
-    return [flow for flow in cluster.flows(NODE) if "timeout=" not in flow.partition(" actions=")[0]]
 
 
 def groups(cluster: PacketWorld) -> list[str]:
