@@ -123,7 +123,7 @@ Whoever may write EndpointSlices may use as many addresses as the Internet has s
 cluster network has addresses.
 """
 
-REMEMBER_OUTSIDE = replace(REMEMBER_ENDPOINT, cookie=service_cookie(), limit=MAX_USED_OUTSIDE)
+REMEMBER_OUTSIDE = replace(REMEMBER_ENDPOINT, cookie=SERVICE_COOKIE, limit=MAX_USED_OUTSIDE)
 """Remembers an endpoint outside of the cluster network, while there are not too many."""
 
 FROM_AN_ENDPOINT = field_equals(FROM_ENDPOINT, 1)
