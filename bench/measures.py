@@ -19,6 +19,7 @@ MODULES = {
     "idle": "idle_daemons",
     "master": "api_server",
     "access": "access_control",
+    "extension": "extension",
     "services": "service_proxy",
     "endpoints": "endpoint_latency",
     "proxy": "userspace_proxy",

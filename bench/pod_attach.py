@@ -41,7 +41,8 @@ class Size:
     in_flight: int
 
 
-FULL = Size(crowds=(1, 100, 500), rounds=20, bursts=5, in_flight=20)
+# 480 pods and 20 in flight: a node has 509 addresses.
+FULL = Size(crowds=(1, 100, 480), rounds=20, bursts=5, in_flight=20)
 SMALLEST = Size(crowds=(1, 3), rounds=1, bursts=1, in_flight=2)
 
 
@@ -71,10 +72,10 @@ async def _measure(
         await floor.attach([crowd[0]])
         attached = 1
         for count in size.crowds:
-            if new := crowd[attached:count]:
-                await floor.attach(new)
-            for begin in range(0, len(new), size.in_flight):
-                await asyncio.gather(*map(pods.attach, new[begin : begin + size.in_flight]))
+            for begin in range(attached, count, size.in_flight):
+                new = crowd[begin : min(begin + size.in_flight, count)]
+                await floor.attach(new)  # No more at once: the answers of the kernel must fit into the socket.
+                await asyncio.gather(*map(pods.attach, new))
             attached = count
             progress(f"{count} pods: {size.rounds} in turn, {size.bursts} bursts of {size.in_flight}")
             figures += await _rounds(size, pods, floor, spaces, target, "empty node" if count == 1 else f"{count} pods")

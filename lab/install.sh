@@ -31,14 +31,25 @@ report_pip() {
     done
 }
 
+is_installed() { [[ $(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null) == installed ]]; }
+
+# Debian's package starts a registry at each start of the machine, at port 5000, where that of a lab listens.
+stop_registry() {
+    update-rc.d docker-registry disable
+    invoke-rc.d docker-registry stop
+}
+
 case ${1:-} in
 apt)
     export DEBIAN_FRONTEND=noninteractive
+    had_registry=
+    ! is_installed docker-registry || had_registry=1
     say "reading the lists of packages"
     apt-get -qq update
     # Without apt-utils, debconf says each time that it asks its questions later: there are none.
     apt-get -qq install -y --no-install-recommends -o APT::Status-Fd=3 "${@:2}" 3>&1 >/dev/null </dev/null \
         2> >(grep -v '^debconf: delaying package configuration' >&2 || true) | report_apt
+    if [[ -z $had_registry ]] && is_installed docker-registry; then stop_registry >/dev/null 2>&1 || true; fi
     say "the packages are installed"
     ;;
 pip)

@@ -151,6 +151,8 @@ def _make(lab: Lab, state: Path, progress: Progress) -> None:
         progress("removing the remains of an earlier lab, with its objects and volumes")
         remove(state, lab.site)
     _refuse_taken_addresses(lab.site)
+    if lab.registry:
+        _refuse_taken_port(REGISTRY)
     try:
         with _exit_on_signals():
             progress(f"creating {_count_nodes(lab)} ({lab.plugin})")
@@ -178,6 +180,19 @@ def _refuse_taken_addresses(site: Site) -> None:
             for network in (site.underlay, site.ingress):
                 if address.family == socket.AF_INET and IPv4Address(address.address) in network:
                     raise LabError(f"{device} has {address.address}, but the lab needs the whole of {network}")
+
+
+def _refuse_taken_port(address: str) -> None:
+    host, _, port = address.rpartition(":")
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, int(port)))
+        except OSError as error:
+            raise LabError(
+                f"the registry of the lab cannot listen at {address}: {error.strerror}; "
+                "`systemctl disable --now docker-registry` ends that of Debian's package"
+            ) from None
 
 
 @contextlib.contextmanager

@@ -17,29 +17,42 @@ from urllib.parse import urlsplit
 
 from api.core.certificates import CertificateSigningRequest
 from api.core.node import Node
+from master.admission.cel_calls import CELCall, call_with
 from master.admission.chain import AdmissionChain, admission_plugins
+from master.admission.webhooks.calls import WebhookCall
 from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
+from master.apiextensions.conversion import ConversionCall
 from master.audit.log import AuditLog, LogFile
 from master.auth import pki, service_account_tokens
 from master.auth.authorization import Authorizer
 from master.auth.oauth_tokens import OAuthTokenAuthenticator
+from master.cel.evaluator import CELEvaluator
 from master.cluster_metrics import certificate_metrics, node_metrics, version_metrics
-from master.config import MasterConfig, network_config
+from master.config import MasterConfig, autoscaling_config, network_config
 from master.config_files import load_audit_policy, load_providers
+from master.controllers import api_services
 from master.controllers.context import ControllerContext, ServerAddress
-from master.controllers.controllers import CLUSTER_INFO, KUBERNETES_SERVICE, OAUTH_CLIENTS
+from master.controllers.controllers import CLUSTER_INFO, KUBERNETES_SERVICE, NAMESPACES, OAUTH_CLIENTS
 from master.controllers.network import kubernetes_service
 from master.controllers.runtime import ControllerRuntime
 from master.dns import DNSServer
 from master.oauth.session import SessionSealer, load_session_key
+from master.registry.aggregated_apis import AggregatedAPIs
 from master.registry.creation import ObjectCreation
+from master.registry.custom_kinds import CustomKinds
+from master.registry.external_caller import ExternalCaller
+from master.registry.metrics import MetricsReader
 from master.registry.projects import load_policy
-from master.resources.scheme import STORED_TYPES, group_resource
+from master.resources.scheme import Scheme, group_resource
 from master.server import discovery
 from master.server.auditing import Auditor
 from master.server.discovery import MASTER_VERSION
 from master.server.proxy import kubelet_client
+from master.server.proxy.aggregation import Aggregation
+from master.server.proxy.conversion_client import ConversionClient
+from master.server.proxy.extension_client import ExtensionClient
 from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS
+from master.server.proxy.webhook_client import WebhookClient
 from master.server.server import Server, ServerDependencies, proxy_authorities, tls_context
 from master.storage.interface import Storage
 from master.storage.sqlite import SQLiteStorage
@@ -69,6 +82,14 @@ def _kubelet_tls(authority: pki.Authority, directory: Path, *, verify: bool) -> 
     return KubeletTLS.load(client, directory / pki.TRUSTED, verify=verify)
 
 
+def _load_extensions(storage: Storage, scheme: Scheme) -> tuple[CustomKinds, AggregatedAPIs]:
+    """Return what is served besides the built-in kinds, as the store says at every moment."""
+    custom_kinds, aggregated_apis = CustomKinds(storage, scheme), AggregatedAPIs(storage)
+    custom_kinds.load()
+    aggregated_apis.load()
+    return custom_kinds, aggregated_apis
+
+
 def _server_address(config: MasterConfig, listening: int) -> ServerAddress | None:
     port = config.port or listening
     return ServerAddress(config.advertise_address, port) if port else None
@@ -90,12 +111,19 @@ def _audit_log(config: MasterConfig) -> AuditLog | None:
 
 
 def _metrics(
-    storage: SQLiteStorage, chain: AdmissionChain, runtime: ControllerRuntime, pki_directory: Path
+    storage: SQLiteStorage,
+    chain: AdmissionChain,
+    runtime: ControllerRuntime,
+    expressions: CELEvaluator,
+    aggregated_apis: AggregatedAPIs,
+    pki_directory: Path,
 ) -> Iterator[MetricFamily]:
     """Yield the metrics of the parts that the server does not know."""
     yield from storage.metrics()
     yield from chain.metrics()
     yield from runtime.metrics()
+    yield from expressions.metrics()
+    yield from aggregated_apis.metrics()
     yield from node_metrics(record.object for record in storage.list(group_resource(Node)))
     yield certificate_metrics(pki.certificate_ends(pki_directory))
     yield from version_metrics(discovery.VERSION, version("podlane"))
@@ -105,12 +133,13 @@ def _metrics(
 async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
     """Run the master in the context; inside, it is ready to serve. Raises NotReady and Refused."""
     # First of all: whoever has the store is the only master of stateDir, which has the keys, too.
-    storage = await SQLiteStorage.open(
-        Path(config.state_dir, "store.db"), {**STORED_TYPES, ALLOCATOR_CURSORS: AllocatorCursor}
-    )
+    scheme = Scheme({ALLOCATOR_CURSORS: AllocatorCursor})
+    storage = await SQLiteStorage.open(Path(config.state_dir, "store.db"), scheme.stored_types)
     try:
+        custom_kinds, aggregated_apis = _load_extensions(storage, scheme)
         pki_directory = Path(config.state_dir, "pki")
         authority = await asyncio.to_thread(pki.authority, pki_directory, _now())
+        front_proxy = await asyncio.to_thread(pki.front_proxy, pki_directory, _now())
         tokens = await asyncio.to_thread(service_account_tokens.load_token_signer, pki_directory)
         kubelet_tls = await asyncio.to_thread(
             _kubelet_tls, authority, pki_directory, verify=config.verify_node_certificates
@@ -121,7 +150,6 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
             authority.trusted_pem.decode(),
             Authorizer(storage),
         )
-        session_key = await asyncio.to_thread(load_session_key, pki_directory)
         oauth_tokens = OAuthTokenAuthenticator(storage, _now)
         providers = await asyncio.to_thread(load_providers, config)
 
@@ -133,8 +161,29 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
         authorize = authorizer.allows_in_admission if config.security_context_constraints else None
         if authorize is None:
             log.warning("security context constraints are off: whoever may create a pod in a project can own its node")
-        chain = AdmissionChain(admission_plugins(network.services, authorize), time.perf_counter)
-        creation = ObjectCreation(chain, _now, ca_certificate, authorize)
+        kubelet_client = KubeletClient(
+            storage, kubelet_tls, lambda: (config.advertise_address, config.port or server.port)
+        )
+        extensions = ExtensionClient(storage, kubelet_client)
+        chain = AdmissionChain(admission_plugins(network.services, authorize, authorizer.decide), time.perf_counter)
+        expressions = CELEvaluator()
+        caller = ExternalCaller(
+            {
+                CELCall: call_with(expressions.ask),
+                WebhookCall: WebhookClient(extensions).call,
+                ConversionCall: ConversionClient(extensions, custom_kinds.conversions).call,
+            }
+        )
+        creation = ObjectCreation(chain, _now, ca_certificate, authorize, caller, scheme)
+        aggregation = Aggregation(
+            storage,
+            aggregated_apis,
+            extensions,
+            front_proxy.client,
+            note_check=lambda: runtime.wake(api_services.CONTROLLER_NAME),
+            note_contents=lambda: runtime.wake(NAMESPACES),
+        )
+        metrics_reader = MetricsReader(storage, kubelet_client, _now)
         runtime = ControllerRuntime(
             ControllerContext(
                 store=storage,
@@ -153,10 +202,14 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 uses_sccs=config.security_context_constraints,
                 self_provisioning=config.self_provisioning,
                 local_storage_class=config.local_storage_class,
+                pod_metrics=metrics_reader,
+                extension_apis=aggregation.metrics,
+                autoscaling=autoscaling_config(config),
+                custom_kinds=custom_kinds,
+                aggregated_apis=aggregated_apis,
+                remote_contents=aggregation.namespace_contents,
+                front_proxy_ca=front_proxy.authority,
             )
-        )
-        kubelet_client = KubeletClient(
-            storage, kubelet_tls, lambda: (config.advertise_address, config.port or server.port)
         )
         audit_log = _audit_log(config)
         server = Server(
@@ -165,10 +218,11 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 tokens=tokens,
                 oauth_tokens=oauth_tokens,
                 identity_providers=providers,
-                session_sealer=SessionSealer(session_key),
+                session_sealer=SessionSealer(await asyncio.to_thread(load_session_key, pki_directory)),
                 service_account_grant_method=config.service_account_grant_method,
                 authorities=authority.trusted,
                 creation=creation,
+                custom_kinds=custom_kinds,
                 authorizer=authorizer,
                 ready=(
                     HealthCheck("storage", lambda: storage.write_problem),
@@ -177,9 +231,12 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 address=config.advertise_address,
                 public_url=public_url,
                 nodes=kubelet_client,
+                metrics_reader=metrics_reader,
                 project_requests=project_requests,
                 auditor=Auditor(audit_log, await asyncio.to_thread(load_audit_policy, config), _now),
-                metrics=lambda: _metrics(storage, chain, runtime, pki_directory),
+                aggregated_apis=aggregated_apis,
+                aggregated_proxy=aggregation.proxy,
+                metrics=lambda: _metrics(storage, chain, runtime, expressions, aggregated_apis, pki_directory),
             ),
             Limits(per_user=config.max_connections_per_user),
         )
@@ -190,14 +247,14 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
             DNSServer(storage, config).run(),
             oauth_tokens.run(),
             server.open_requests.run(),
+            aggregation.checks.run(),
             *audit,
         ):
             await runtime.started.wait()
             try:
                 await _listen(server, config, authority, proxy_authorities(providers))
-                runtime.wake(KUBERNETES_SERVICE)
-                runtime.wake(OAUTH_CLIENTS)
-                runtime.wake(CLUSTER_INFO)
+                for controller in (KUBERNETES_SERVICE, OAUTH_CLIENTS, CLUSTER_INFO):
+                    runtime.wake(controller)
                 url = f"https://{config.advertise_address}:{server.port}"
                 path = config.kubeconfig_path
                 if await asyncio.to_thread(pki.admin_kubeconfig, authority, path, url, _now()):
@@ -205,7 +262,8 @@ async def run_master(config: MasterConfig) -> AsyncIterator[Master]:
                 yield Master(url, path, storage, server)
             finally:
                 await server.stop()
-                await kubelet_client.close()
+                for client in (aggregation, extensions, kubelet_client, expressions):
+                    await client.close()
     finally:
         await storage.close()
 

@@ -205,6 +205,40 @@ class MasterConfig(msgspec.Struct, frozen=True, kw_only=True, rename="camel", fo
     finished_pods: Annotated[
         int, msgspec.Meta(ge=0, description="number of terminated pods to keep; beyond it, the oldest are deleted")
     ] = 12_500
+    horizontal_pod_autoscaler_sync_period: Annotated[
+        int, msgspec.Meta(ge=1, description="seconds between two evaluations of a HorizontalPodAutoscaler")
+    ] = 15
+    horizontal_pod_autoscaler_downscale_stabilization: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0,
+            le=3600,
+            description="seconds for which the highest recommendation of a HorizontalPodAutoscaler counts before pods "
+            "are removed",
+        ),
+    ] = 300
+    horizontal_pod_autoscaler_tolerance: Annotated[
+        float,
+        msgspec.Meta(
+            ge=0, description="ratio by which a metric may differ from its target before a HorizontalPodAutoscaler acts"
+        ),
+    ] = 0.1
+    horizontal_pod_autoscaler_cpu_initialization_period: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0,
+            description="seconds after the start of a pod in which its CPU usage counts only while it is ready, for "
+            "HorizontalPodAutoscalers",
+        ),
+    ] = msgspec.field(default=300, name="horizontalPodAutoscalerCPUInitializationPeriod")
+    horizontal_pod_autoscaler_initial_readiness_delay: Annotated[
+        int,
+        msgspec.Meta(
+            ge=0,
+            description="seconds after the start of a pod in which a change of its readiness is taken for that of its "
+            "start, for HorizontalPodAutoscalers",
+        ),
+    ] = 30
     log_level: Annotated[LogLevel, msgspec.Meta(description="lowest level logged")] = "info"
 
     @property
@@ -372,4 +406,26 @@ def network_config(settings: MasterConfig) -> NetworkConfig:
             external=ExternalNetworks.read(settings.external_ip_network_cidrs),
             ingress=IPv4Network(settings.ingress_ip_network_cidr) if settings.ingress_ip_network_cidr else None,
         ),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AutoscalingConfig:
+    """The settings of HorizontalPodAutoscalers, in seconds, and the tolerance as a ratio."""
+
+    sync_period: float = 15.0
+    downscale_stabilization: float = 300.0
+    tolerance: float = 0.1
+    cpu_initialization_period: float = 300.0
+    initial_readiness_delay: float = 30.0
+
+
+def autoscaling_config(settings: MasterConfig) -> AutoscalingConfig:
+    """Return the settings of HorizontalPodAutoscalers."""
+    return AutoscalingConfig(
+        sync_period=settings.horizontal_pod_autoscaler_sync_period,
+        downscale_stabilization=settings.horizontal_pod_autoscaler_downscale_stabilization,
+        tolerance=settings.horizontal_pod_autoscaler_tolerance,
+        cpu_initialization_period=settings.horizontal_pod_autoscaler_cpu_initialization_period,
+        initial_readiness_delay=settings.horizontal_pod_autoscaler_initial_readiness_delay,
     )

@@ -206,9 +206,10 @@ def _problem_message(problem: FieldError) -> str:
     if problem.reason == schema.UNKNOWN:
         return f'unknown field "{problem.path}"{problem.detail}'
     if problem.reason in _PROBLEMS_WITHOUT_VALUE:
-        return f"{_PROBLEMS_WITHOUT_VALUE[problem.reason]}: {problem.detail}"
-    words = _PROBLEMS_WITH_VALUE.get(problem.reason, "Invalid value")
-    return f"{words}: {problem.bad_value}: {problem.detail}"
+        parts: tuple[str, ...] = (_PROBLEMS_WITHOUT_VALUE[problem.reason], problem.detail)
+    else:
+        parts = (_PROBLEMS_WITH_VALUE.get(problem.reason, "Invalid value"), problem.bad_value, problem.detail)
+    return ": ".join(filter(None, parts))
 
 
 MAX_FIELD_ERRORS = 100
@@ -244,6 +245,18 @@ def invalid_review(kind: str, problems: Sequence[FieldError]) -> StatusError:
     return status_error(422, "Invalid", f'{kind} "" is invalid: {listed}', details)
 
 
+def request_timeout() -> StatusError:
+    """Return 504: the time that the client gave has passed while others were asked about the request."""
+    message = "Timeout: request did not complete within requested timeout - context deadline exceeded"
+    return status_error(504, "Timeout", message, StatusDetails())
+
+
+def internal_error(text: str) -> StatusError:
+    """Return 500: something that the server depends on failed."""
+    details = StatusDetails(causes=(StatusCause(message=text),))
+    return status_error(500, "InternalError", f"Internal error occurred: {text}", details)
+
+
 def invalid_options(kind: str, problem: FieldError) -> StatusError:
     """Return 422: parameters of the request exclude each other."""
     cause, group = status_cause(problem), "meta.k8s.io"
@@ -251,9 +264,9 @@ def invalid_options(kind: str, problem: FieldError) -> StatusError:
     return status_error(422, "Invalid", f'{kind}.{group} "" is invalid: {cause.field}: {cause.message}', details)
 
 
-def unknown_fields(resource: AnyResource, fields: Iterable[str]) -> StatusError:
-    """Return 400: a request with strict validation has fields that the kind does not have."""
-    listed = ", ".join(f'unknown field "{path}"' for path in fields)
+def strict_decoding(resource: AnyResource, sentences: Iterable[str]) -> StatusError:
+    """Return 400: a request with strict validation has fields that the kind does not have, or has one twice."""
+    listed = ", ".join(sentences)
     version = f"{resource.group}/{resource.version}" if resource.group else resource.version
     return bad_request(
         f'{resource.kind} in version "{version}" cannot be handled as a {resource.kind}: '

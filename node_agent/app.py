@@ -50,6 +50,7 @@ from node_agent.pods.local_pods import LocalPods
 from node_agent.pods.manager import PodManager
 from node_agent.pods.mirror_pods import MirrorPodController
 from node_agent.pods.pod_workers import PodWorkers
+from node_agent.pods.resize import resize_rejection
 from node_agent.pods.status_manager import StatusManager
 from node_agent.pods.worker import PodWorkerFactory
 from node_agent.probes.manager import ProbeDependencies
@@ -177,6 +178,7 @@ def build_agent(settings: Settings, clients: Clients, spawn: Spawn) -> Agent:
         statuses=statuses,
         events=events,
         node=lambda: node.current,
+        resize_rejection=lambda pod: resize_rejection(pod, node.current, pod_workers.other_pods(pod)),
     )
     pods = PodManager(
         config=config,

@@ -136,7 +136,8 @@ class EventRecorder:
         except ApiError as error:
             if error.status.code >= 500:
                 raise NotReady(str(error)) from None
-            log.warning("event was refused", extra={"reason": event.reason, "error": error})
+            level = logging.DEBUG if _is_without_namespace(error) else logging.WARNING
+            log.log(level, "event was refused", extra={"reason": event.reason, "error": error})
             return None
         except ClientError as error:
             raise NotReady(str(error)) from None
@@ -149,6 +150,17 @@ class EventRecorder:
         except NotFound:
             recreated = replace(event, metadata=replace(meta, resource_version=""))
             return _with_resource_version(event, await self._client.create(recreated))
+
+
+def _is_without_namespace(error: ApiError) -> bool:
+    """Return whether the API server refuses an event because its namespace is gone, or is being deleted.
+
+    That is usual at the end of pods that are deleted with their namespace (client-go: recordEvent).
+    """
+    details = error.status.details
+    causes = details.causes if details is not None else ()
+    is_terminating = any(cause.reason == "NamespaceTerminating" for cause in causes)
+    return is_terminating or (isinstance(error, NotFound) and details is not None and details.kind == "namespaces")
 
 
 def _with_resource_version(event: Event, response: Event) -> Event:

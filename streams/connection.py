@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol):
 
     async def write(self, data: bytes) -> None:
         """Send bytes, and wait while too many bytes are unsent. Raises ConnectionError if the connection is closed."""
-        if self._transport is None or self._connection_lost or self._transport.is_closing():
+        if self._transport is None or self._connection_lost or is_closing(self._transport):
             raise ConnectionResetError("the connection is closed") from self._error
         self._transport.write(data)
         while self._write_paused and not self._connection_lost:
@@ -212,6 +212,15 @@ def _tcp_transport(transport: asyncio.Transport) -> asyncio.Transport:
     ssl_protocol: Any = getattr(transport, "_ssl_protocol", None)
     lower = getattr(ssl_protocol, "_transport", None)
     return lower if isinstance(lower, asyncio.Transport) else transport
+
+
+def is_closing(transport: asyncio.Transport) -> bool:
+    """Return whether nothing that is written to a transport is sent any more.
+
+    A TLS transport does not say so itself between a failed write and the next turn of the event loop. asyncio logs a
+    warning for each further write (`socket.send() raised exception`).
+    """
+    return transport.is_closing() or _tcp_transport(transport).is_closing()
 
 
 def unsent_bytes(transport: asyncio.Transport) -> int:

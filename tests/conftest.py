@@ -45,6 +45,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Several processes share the tests (`-n 4 --dist loadgroup`): each takes a file, or what shares a fixture."""
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
+        if not item.nodeid.startswith(MUST_RUN):
+            item.add_marker(pytest.mark.timeout(0))  # Virtual machines and suites of others take their time.
     items.sort(key=_rank)
 
 

@@ -183,6 +183,9 @@ class Client:
 
     `on_response` is called after each request with the method, the address of the server, and the status code of the
     response, 0 if there was none. A server has `connect_seconds` to accept a connection, TLS included.
+
+    `is_away` is set by the informers that share the client, so that one of them logs that the API server does not
+    answer.
     """
 
     def __init__(
@@ -194,6 +197,7 @@ class Client:
         self._connections = Connections(kubeconfig)
         self._on_response = on_response
         self._connect_seconds = connect_seconds
+        self.is_away = False
 
     async def __aenter__(self) -> Client:
         self._connections.open()
@@ -220,7 +224,8 @@ class Client:
         """Read all objects that match the selectors, as of one resourceVersion."""
         query = _query(field_selector, label_selector)
         path = resource_path(kind, namespace)
-        return _decoded(await self.request("GET", path, query=query), List[kind], path)  # type: ignore[valid-type]
+        objects = _decoded(await self.request("GET", path, query=query), List[kind], path)  # type: ignore[valid-type]
+        return msgspec.structs.replace(objects, items=tuple(map(_with_type, objects.items)))
 
     async def list_each(
         self, kind: type[O], handle: Callable[[O], None], namespace: str = "", field_selector: str = ""
@@ -234,7 +239,7 @@ class Client:
         body = await self.request("GET", path, query=_query(field_selector, ""))
         response = _decoded(body, _RawList, path)
         for number, item in enumerate(response.items or (), start=1):
-            handle(_decoded(item, kind, path))
+            handle(_with_type(_decoded(item, kind, path)))
             if number % OBJECTS_PER_TURN == 0:
                 await asyncio.sleep(0)
         return response.metadata.resource_version if response.metadata is not None else ""
@@ -246,10 +251,12 @@ class Client:
         namespace: str = "",
         field_selector: str = "",
         label_selector: str = "",
+        on_open: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[Event[O], None]:
         """Yield the events after a resourceVersion, until the API server ends the watch.
 
-        Raises Expired if the resourceVersion is too old, Unreachable if the connection breaks or stays idle.
+        `on_open` is called when the API server has accepted the watch, before its first event. Raises Expired if the
+        resourceVersion is too old, Unreachable if the connection breaks or stays idle.
         """
         query = _query(field_selector, label_selector) | {
             "watch": "1",
@@ -260,6 +267,7 @@ class Client:
         timeout = aiohttp.ClientTimeout(total=None, sock_connect=REQUEST_TIMEOUT_SECONDS, sock_read=WATCH_IDLE_SECONDS)
         path = resource_path(kind, namespace)
         async with self._open_response("GET", path, query=query, timeout=timeout) as response:
+            on_open()
             async for line in _split_lines(response.content):
                 event = _decoded(line, _WireEvent, path)
                 if event.type == "ERROR":
@@ -415,6 +423,11 @@ class Client:
 def _query(field_selector: str, label_selector: str) -> dict[str, str]:
     query = {"fieldSelector": field_selector, "labelSelector": label_selector}
     return {key: value for key, value in query.items() if value}
+
+
+def _with_type(item: O) -> O:
+    """Return an item of a list with apiVersion and kind, as events of a watch have them."""
+    return msgspec.structs.replace(item, api_version=item.API_VERSION, kind=item.KIND)
 
 
 def _decoded(data: bytes | msgspec.Raw, kind: type[T], path: str) -> T:

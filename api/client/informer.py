@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
-from api.client.client import ApiError, Client, ClientError, Event, Expired, NotFound
+from api.client.client import ApiError, Client, ClientError, Event, Expired, NotFound, Unreachable
 from api.meta.types import Object
 
 O = TypeVar("O", bound=Object)
@@ -24,8 +24,9 @@ MISSING_KIND_RETRY_SECONDS = 60.0
 class Informer(Generic[O]):
     """A local copy of a collection. `items` is keyed by (namespace, name).
 
-    `synced` becomes True with the first complete list, and stays True. While the API server is unreachable, `items`
-    keeps the last known content. `last_error` is the reason of the last failure, empty while connected.
+    `synced` becomes True with the first complete list, and stays True. `connected` is True from a successful list, or
+    from the time when the API server accepts the watch, until the next failure. While the API server is unreachable,
+    `items` keeps the last known content. `last_error` is the reason of the last failure, empty while connected.
     `kind_is_missing` is True if the API server does not serve the kind.
 
     `on_key` is called with the key of each item that was added, changed or deleted. `on_change` is called after each
@@ -46,6 +47,7 @@ class Informer(Generic[O]):
         accepts: Callable[[O], bool] | None = None,
         on_key: Callable[[tuple[str, str]], None] = lambda key: None,
         transform: Callable[[O], O] = lambda obj: obj,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.synced = False
         self.connected = False
@@ -60,8 +62,10 @@ class Informer(Generic[O]):
         self._accepts = accepts
         self._on_key = on_key
         self._transform = transform
+        self._sleep = sleep
         self._items: dict[tuple[str, str], O] = {}
         self._resource_version = ""
+        self._was_connected = False
 
     @property
     def items(self) -> Mapping[tuple[str, str], O]:
@@ -69,7 +73,7 @@ class Informer(Generic[O]):
         return MappingProxyType(self._items)
 
     async def run(self) -> None:
-        """List and watch until cancelled. Every error except 410 is logged and retried with back-off."""
+        """List and watch until cancelled. Every error except 410 is retried with back-off."""
         failures = 0
         while True:
             try:
@@ -82,12 +86,12 @@ class Informer(Generic[O]):
                     self._field_selector = ""
                     continue
                 failures = 1 if self.connected else failures + 1
-                self._log_disconnected(error)
+                self._set_disconnected(error)
                 if self._optional and isinstance(error, NotFound):
                     self._set_kind_missing()
-                    await asyncio.sleep(MISSING_KIND_RETRY_SECONDS)
+                    await self._sleep(MISSING_KIND_RETRY_SECONDS)
                 else:
-                    await asyncio.sleep(_backoff_delay(failures))
+                    await self._sleep(_backoff_delay(failures))
 
     def _set_kind_missing(self) -> None:
         previous = self._items
@@ -101,9 +105,12 @@ class Informer(Generic[O]):
         if not self._resource_version:
             await self._list()
         watch = self._client.watch(
-            self._kind, self._resource_version, namespace=self._namespace, field_selector=self._field_selector
+            self._kind,
+            self._resource_version,
+            namespace=self._namespace,
+            field_selector=self._field_selector,
+            on_open=self._set_connected,
         )
-        self._log_connected()
         async for event in watch:
             self._apply(event)
 
@@ -120,7 +127,7 @@ class Informer(Generic[O]):
         self._items = items
         self.synced = True
         self.kind_is_missing = False
-        self._log_connected()
+        self._set_connected()
         self._notify_replaced(previous)
 
     def _apply(self, event: Event[O]) -> None:
@@ -146,15 +153,25 @@ class Informer(Generic[O]):
     def _is_accepted(self, obj: O) -> bool:
         return bool(self._field_selector) or self._accepts is None or self._accepts(obj)
 
-    def _log_connected(self) -> None:
-        if not self.connected:
+    def _set_connected(self) -> None:
+        if self._client.is_away:
+            self._client.is_away = False
+            log.info("the API server answers again")
+        if not self._was_connected:
+            self._was_connected = True
             log.info("watching the API server", extra={"kind": self._kind.KIND, "items": len(self._items)})
         self.connected = True
         self.last_error = ""
 
-    def _log_disconnected(self, error: Exception) -> None:
-        if self.connected:
-            log.warning("connection to the API server lost", extra={"kind": self._kind.KIND, "error": str(error)})
+    def _set_disconnected(self, error: ClientError) -> None:
+        """Log the reason once: for all informers of the client if the API server does not answer."""
+        if isinstance(error, Unreachable):
+            if not self._client.is_away:
+                self._client.is_away = True
+                log.warning("the API server does not answer", extra={"kind": self._kind.KIND, "error": str(error)})
+        elif str(error) != self.last_error:
+            fields = {"kind": self._kind.KIND, "namespace": self._namespace, "selector": self._field_selector}
+            log.warning("the API server refused a watch", extra={**fields, "error": str(error)})
         self.connected = False
         self.last_error = str(error)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -27,11 +27,25 @@ MAX_PATH_LENGTH = 200
 MAX_MESSAGE_LENGTH = 300
 
 
+_STRING_TAG = "tag:yaml.org,2002:str"
+_TIMESTAMP_TAG, _VALUE_TAG = "tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value"
+_BASE_60 = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?\Z")
+
+MAX_DUPLICATE_KEYS = 100
+"""Duplicate keys of a document that are reported."""
+
+
 class _Loader(yaml.SafeLoader):
-    """A loader that reads a timestamp without quotes as a string, as JSON has it."""
+    """A loader that reads a text as the YAML library of Kubernetes does.
+
+    A timestamp, a plain `=` and a number to the base of 60 (`22:22`) are strings. Tabs separate tokens.
+    """
 
     yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        first: [
+            *([(_STRING_TAG, _BASE_60)] if first in "+-0123456789" and first else []),
+            *((tag, pattern) for tag, pattern in resolvers if tag not in (_TIMESTAMP_TAG, _VALUE_TAG)),
+        ]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -42,6 +56,14 @@ class _Loader(yaml.SafeLoader):
         self._max_nodes = max_nodes
         self._merged = 0
         self._depth = 0
+        self.duplicate_keys: list[str] = []
+
+    def scan_to_next_token(self) -> None:
+        """Skip what separates two tokens. A tab does not, where it could be indentation."""
+        super().scan_to_next_token()
+        while self.peek() == "\t" and (self.flow_level or not self.allow_simple_key):
+            self.forward()
+            super().scan_to_next_token()
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Compose a node. The parser descends recursively, so the depth is limited before it does."""
@@ -58,10 +80,22 @@ class _Loader(yaml.SafeLoader):
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
         """Resolve the merge keys of a map. They expand like aliases, but before `_checked` can count the values."""
+        self._find_duplicate_keys(node)
         super().flatten_mapping(node)
         self._merged += 1 + len(node.value)
         if self._merged > MAX_VALUES:
             raise yaml.constructor.ConstructorError(None, None, f"merges add more than {MAX_VALUES} values")
+
+    def _find_duplicate_keys(self, node: yaml.MappingNode) -> None:
+        """Record the keys that the text sets twice in a map, in the words of Kubernetes."""
+        earlier: set[str] = set()
+        for key, _ in node.value:
+            name = key.value
+            if isinstance(name, str) and name in earlier and len(self.duplicate_keys) < MAX_DUPLICATE_KEYS:
+                line = key.start_mark.line + 1
+                self.duplicate_keys.append(f'line {line}: key "{name[:MAX_PATH_LENGTH]}" already set in map')
+            elif isinstance(name, str):
+                earlier.add(name)
 
 
 _DOCUMENT_MARKER = re.compile(r"^---(?=\s|$)", re.MULTILINE)
@@ -73,10 +107,11 @@ _PARSER_ERRORS = (
 
 @dataclass(frozen=True, slots=True)
 class PlainDocument:
-    """A document: its value, or its errors."""
+    """A document: its value, or its errors. `duplicate_keys` are the keys that a map of YAML has twice."""
 
     value: object
     errors: tuple[FieldError, ...] = ()
+    duplicate_keys: tuple[str, ...] = ()
 
 
 def parse(text: str, max_nodes: int = MAX_VALUES) -> tuple[PlainDocument, ...]:
@@ -107,12 +142,13 @@ def _yaml_documents(text: str, max_nodes: int) -> Iterator[PlainDocument]:
     line = 0
     for start, end in pairwise(boundaries):
         try:
-            value = _Loader(text[start:end], line, max_nodes).get_single_data()
+            loader = _Loader(text[start:end], line, max_nodes)
+            value = loader.get_single_data()
         except _PARSER_ERRORS as error:
             message = " ".join(str(error).split()) or type(error).__name__
             yield PlainDocument(None, (FieldError("the document", "not YAML", message[:MAX_MESSAGE_LENGTH]),))
         else:
-            yield _checked(value)
+            yield replace(_checked(value), duplicate_keys=tuple(loader.duplicate_keys))
         line += text.count("\n", start, end)
 
 

@@ -288,6 +288,16 @@ class ResourceRequirements(Value, frozen=True):
     claims: Annotated[Json, merge_keys("name")] = None
 
 
+class ContainerResizePolicy(Value, frozen=True):
+    """What a change of a resource of a running container does.
+
+    `resource_name` is cpu or memory. `restart_policy` is NotRequired, or RestartContainer: the container is restarted.
+    """
+
+    resource_name: str
+    restart_policy: str
+
+
 class Container(Value, frozen=True):
     """A container of a pod.
 
@@ -310,7 +320,7 @@ class Container(Value, frozen=True):
     env_from: tuple[EnvFromSource, ...] = ()
     env: Annotated[tuple[EnvVar, ...], merge_keys("name")] = ()
     resources: ResourceRequirements = ResourceRequirements()
-    resize_policy: Json = None
+    resize_policy: tuple[ContainerResizePolicy, ...] = ()
     restart_policy: str | None = None
     restart_policy_rules: Json = None
     volume_mounts: Annotated[tuple[VolumeMount, ...], merge_keys("mountPath")] = ()
@@ -361,11 +371,12 @@ class PodSpec(Value, frozen=True):
     `node_name` is the node to which the pod is bound. `host_network` runs the pod in the network of its node.
     `host_pid` runs it in the PID namespace of its node. `host_ipc` runs it in the IPC namespace of its node.
     `host_users` false gives the pod a user namespace of its own. `share_process_namespace` lets its containers see each
-    other's processes. `hostname` is the host name of the pod, by default its name. `subdomain` is the service in whose
-    domain the pod has a DNS name. `scheduler_name` is the scheduler that binds the pod. `priority_class_name` is the
-    PriorityClass of the pod. `priority` is the value of that class. `preemption_policy` is PreemptLowerPriority or
-    Never: whether the scheduler may evict pods of lower priority to make room. `runtime_class_name` is the container
-    runtime. `enable_service_links` adds environment variables for services. `set_hostname_as_fqdn` makes the fully
+    other's processes. `hostname` is the host name of the pod, by default its name. `hostname_override` replaces that
+    name inside of the pod, and is in no DNS name. `subdomain` is the service in whose domain the pod has a DNS name.
+    `scheduler_name` is the scheduler that binds the pod. `priority_class_name` is the PriorityClass of the pod.
+    `priority` is the value of that class. `preemption_policy` is PreemptLowerPriority or Never: whether the scheduler
+    may evict pods of lower priority to make room. `runtime_class_name` is the container runtime. `enable_service_links`
+    adds environment variables for services. `set_hostname_as_fqdn` makes the fully
     qualified name the host name.
     """
 
@@ -402,13 +413,14 @@ class PodSpec(Value, frozen=True):
     runtime_class_name: str | None = None
     enable_service_links: bool | None = None
     preemption_policy: str | None = None
-    overhead: Json = None
+    overhead: dict[str, Quantity] = {}
     topology_spread_constraints: Spread = ()
     set_hostname_as_fqdn: bool | None = msgspec.field(default=None, name="setHostnameAsFQDN")
     os: PodOS | None = None
     scheduling_gates: Annotated[tuple[PodSchedulingGate, ...], merge_keys("name")] = ()
     resource_claims: Annotated[Json, merge_keys("name")] = None
     resources: Json = None
+    hostname_override: str | None = None
 
 
 class ContainerStateWaiting(Value, frozen=True):

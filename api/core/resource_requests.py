@@ -110,7 +110,9 @@ def pod_limit(spec: PodSpec, amount: ContainerAmount) -> int:
 
 
 def pod_requests(pod: Pod) -> dict[str, int]:
-    """Return the requests of a pod by resource, without those that are 0. CPU is in thousandths of a core."""
+    """Return the requests of a pod by resource, with the overhead of its runtime, without those that are 0. CPU is in
+    thousandths of a core.
+    """
     requests = {"pods": 1, "cpu": pod_request(pod.spec, cpu_request), "memory": pod_request(pod.spec, memory_request)}
     names = {
         name
@@ -119,6 +121,9 @@ def pod_requests(pod: Pod) -> dict[str, int]:
     }
     for name in names - requests.keys():
         requests[name] = pod_request(pod.spec, partial(_request, name))
+    for name, amount in pod.spec.overhead.items():
+        in_units = quantity.to_milli(amount) if name == "cpu" else quantity.to_int(amount)
+        requests[name] = requests.get(name, 0) + in_units
     return {name: amount for name, amount in requests.items() if amount}
 
 

@@ -9,7 +9,7 @@ from api.core.pod import ResourceRequirements
 from api.core.volumes import HostPathVolumeSource, NFSVolumeSource
 from api.meta.selectors import LabelSelector
 from api.meta.types import Json, Object, ObjectReference, Value
-from api.meta.values import Quantity
+from api.meta.values import Quantity, Time
 
 ACCESS_MODES = {"ReadWriteOnce": "RWO", "ReadOnlyMany": "ROX", "ReadWriteMany": "RWX"}
 """Name of an access mode → its short form in tables."""
@@ -65,7 +65,7 @@ class PersistentVolumeStatus(Value, frozen=True):
     phase: str = ""
     message: str = ""
     reason: str = ""
-    last_phase_transition_time: str | None = None
+    last_phase_transition_time: Time | None = None
 
 
 class PersistentVolume(Object, frozen=True):

@@ -9,6 +9,8 @@ import re
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 _SERVICE = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _SUBDOMAIN = re.compile(rf"{_LABEL.pattern}(\.{_LABEL.pattern})*")
+_LABEL_WITH_UNDERSCORES = r"_?[a-z0-9]([-_a-z0-9]*[a-z0-9])?"
+_SEARCH_DOMAIN = re.compile(rf"{_LABEL_WITH_UNDERSCORES}(\.{_LABEL_WITH_UNDERSCORES})*")
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _LABEL_VALUE = re.compile(rf"({_QUALIFIED.pattern})?")
 
@@ -37,7 +39,7 @@ def dns_label_error(text: str) -> str:
 
 
 def dns_1035_label_error(text: str) -> str:
-    """Check an RFC 1035 label, such as the name of a service: up to 63 characters, the first one a letter."""
+    """Check an RFC 1035 label, such as the plural name of a kind: up to 63 characters, the first one a letter."""
     message = (
         "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic "
         "character, and end with an alphanumeric character"
@@ -52,6 +54,15 @@ def dns_subdomain_error(text: str) -> str:
         "and end with an alphanumeric character"
     )
     return _syntax_error(text, 253, _SUBDOMAIN, message, "example.com")
+
+
+def search_domain_error(text: str) -> str:
+    """Check a search domain of a resolver: an RFC 1123 subdomain whose labels may have underscores."""
+    message = (
+        "a lowercase RFC 1123 subdomain must consist of lower case alphanumeric characters, '-', '_' or '.', and must "
+        "start and end with an alphanumeric character or '_'"
+    )
+    return _syntax_error(text, 253, _SEARCH_DOMAIN, message, "example.com")
 
 
 def path_segment_error(text: str) -> str:

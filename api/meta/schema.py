@@ -18,6 +18,7 @@ NOT_SUPPORTED = "FieldValueNotSupported"
 FORBIDDEN = "FieldValueForbidden"
 TOO_LONG = "FieldValueTooLong"
 TOO_MANY = "FieldValueTooMany"
+TYPE_INVALID = "FieldValueTypeInvalid"
 UNKNOWN = "UnknownField"
 
 MAX_UNKNOWN_FIELDS = 100
@@ -221,6 +222,8 @@ def _scalar_mismatch(path: str, value: object, info: inspect.Type) -> FieldError
 
 def quoted(value: Any) -> str:
     """Return a value as text for a message: JSON, cut to 60 characters."""
+    if isinstance(value, str):
+        value = value[:61]
     try:
         text = msgspec.json.encode(value).decode()
     except (TypeError, ValueError):

@@ -144,8 +144,8 @@ class Condition(Value, frozen=True):
     reason: str = ""
     message: str = ""
     last_transition_time: Time | None = None
-    last_heartbeat_time: str | None = None
-    last_probe_time: str | None = None
+    last_heartbeat_time: Time | None = None
+    last_probe_time: Time | None = None
     observed_generation: int = 0
 
 
@@ -157,12 +157,15 @@ def transition_time(old: Condition | None, status: str, now: datetime) -> str:
 
 
 class StatusCondition(Value, frozen=True, omit_defaults=False):
-    """A condition in the status of newer kinds (meta/v1 Condition). Clients require all fields, so none is omitted."""
+    """A condition in the status of newer kinds (meta/v1 Condition). Clients require all fields, so none is omitted.
+
+    A missing time is null, because clients in Go cannot decode a list with a time that is an empty text.
+    """
 
     type: str
     status: str
     observed_generation: int = 0
-    last_transition_time: str = ""
+    last_transition_time: Time | None = None
     reason: str = ""
     message: str = ""
 
@@ -179,6 +182,12 @@ class Object(Value, frozen=True):
     """The name of the collection in URLs."""
     NAMESPACED: ClassVar[bool]
     """Whether the collection is below a namespace in URLs."""
+    IS_STORED_IN_VERSIONS: ClassVar[bool] = False
+    """Whether stored objects may be of other versions than API_VERSION; each names its own."""
+    KEEPS_DECODED: ClassVar[bool] = True
+    """Whether stored objects stay in memory as they are, beside their decoded form. False for a kind whose objects are
+    large and rarely read: its JSON is compressed in memory.
+    """
 
     api_version: str = ""
     kind: str = ""

@@ -153,10 +153,13 @@ def self_signed(key: bytes, subject: Subject, now: datetime.datetime) -> bytes:
     )
 
 
-def create_authority(now: datetime.datetime) -> tuple[bytes, bytes]:
-    """Create a certificate authority, valid for AUTHORITY_LIFETIME. Returns its key and certificate as PEM."""
+def create_authority(now: datetime.datetime, name_prefix: str = "podlane-ca") -> tuple[bytes, bytes]:
+    """Create a certificate authority, valid for AUTHORITY_LIFETIME. Returns its key and certificate as PEM.
+
+    Its common name is the prefix and the time.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"podlane-ca-{now:%Y%m%d%H%M%S}")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"{name_prefix}-{now:%Y%m%d%H%M%S}")])
     usage = x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,

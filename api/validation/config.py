@@ -71,7 +71,7 @@ def _check_keys(path: str, data: Mapping[str, object]) -> Iterator[FieldError]:
 def _check_size(data: Mapping[str, bytes]) -> Iterator[FieldError]:
     size = sum(map(len, data.values()))
     if size > MAX_BYTES:
-        yield FieldError("data", f"{size} bytes", f"up to {MAX_BYTES} bytes are accepted", TOO_LONG)
+        yield FieldError("data", f"{size} bytes", f"may not be more than {MAX_BYTES} bytes", TOO_LONG)
 
 
 def _is_json(text: bytes) -> bool:

@@ -52,7 +52,7 @@ SUPPLEMENTAL_GROUPS_POLICIES = ("Merge", "Strict")
 
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+\-.^_`|~]+")
 _CAPABILITY = re.compile(r"(CAP_)?[A-Z_]+")
-_SYSCTL = re.compile(r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])+([a-z0-9]([-_a-z0-9]*[a-z0-9])?)")
+_SYSCTL = re.compile(r"([a-z0-9]([-_a-z0-9]*[a-z0-9])?[./])*([a-z0-9]([-_a-z0-9]*[a-z0-9])?)")
 
 
 # --- probes and hooks -------------------------------------------------------------------------------------------------

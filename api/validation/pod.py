@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from ipaddress import ip_address
 
 from msgspec.structs import replace
 
-from api.core.pod import Container, ContainerPort, EphemeralContainer, Pod, PodDNSConfig, PodSpec, ResourceRequirements
-from api.core.resource_requests import EGRESS_BANDWIDTH, INGRESS_BANDWIDTH, MAX_BANDWIDTH, MIN_BANDWIDTH, is_sidecar
+from api.core.pod import (
+    FINAL_PHASES,
+    Container,
+    ContainerPort,
+    EphemeralContainer,
+    Pod,
+    PodDNSConfig,
+    PodSpec,
+    ResourceRequirements,
+)
+from api.core.resource_requests import (
+    EGRESS_BANDWIDTH,
+    INGRESS_BANDWIDTH,
+    MAX_BANDWIDTH,
+    MIN_BANDWIDTH,
+    is_sidecar,
+    qos_class,
+)
 from api.meta import names, quantity
 from api.meta.schema import (
     DUPLICATE,
@@ -25,14 +41,20 @@ from api.network.addresses import unreachable_reason
 from api.validation.containers import check_container_security, check_env, check_pod_security, check_probes
 from api.validation.defaults import DEFAULT_GRACE_SECONDS
 from api.validation.placement import check_placement, check_spread_constraints
+from api.validation.static_pods import is_mirror
 from api.validation.volumes import check_mounts, check_volumes
 
 RESTART_POLICIES = ("Always", "OnFailure", "Never")
 PULL_POLICIES = ("Always", "IfNotPresent", "Never")
 PROTOCOLS = ("TCP", "UDP", "SCTP")
+RESIZABLE_RESOURCES = ("cpu", "memory")
+RESIZE_RESTART_POLICIES = ("NotRequired", "RestartContainer")
 DNS_POLICIES = ("ClusterFirst", "ClusterFirstWithHostNet", "Default", "None")
 TERMINATION_MESSAGE_POLICIES = ("File", "FallbackToLogsOnError")
 MAX_SECONDS = 2**31 - 1
+
+MAX_HOSTNAME_LENGTH = 64
+"""Longest host name that the kernel accepts."""
 
 MAX_NAMESERVERS = 3
 MAX_SEARCH_DOMAINS = 32
@@ -43,8 +65,7 @@ UNSUPPORTED_POD_FIELDS = ("resource_claims",)
 UNSUPPORTED_CONTAINER_FIELDS = ("volume_devices",)
 """Fields without which a pod would not run as intended, so the pod is rejected."""
 
-IGNORED_POD_FIELDS = ("overhead", "resources")
-IGNORED_CONTAINER_FIELDS = ("resize_policy",)
+IGNORED_POD_FIELDS = ("resources",)
 """Fields that are stored and have no effect."""
 
 LONG_RUNNING_FIELDS = ("lifecycle", "liveness_probe", "readiness_probe", "startup_probe")
@@ -79,8 +100,7 @@ def check_pod(pod: Pod) -> Iterator[FieldError]:
     yield from check_spread_constraints("spec.topologySpreadConstraints", spec.topology_spread_constraints)
     if spec.node_name and (error := names.dns_subdomain_error(spec.node_name)):
         yield FieldError("spec.nodeName", quoted(spec.node_name), error)
-    if spec.hostname and (error := names.dns_label_error(spec.hostname)):
-        yield FieldError("spec.hostname", quoted(spec.hostname), error)
+    yield from _check_hostnames(spec)
     yield from check_pod_security("spec.securityContext", spec.security_context)
     if spec.host_users is False:
         accepted = "true is accepted: Docker enables user namespaces for all containers or for none"
@@ -90,6 +110,22 @@ def check_pod(pod: Pod) -> Iterator[FieldError]:
         if error := names.label_key_error(gate.condition_type):
             yield FieldError(f"spec.readinessGates[{index}].conditionType", quoted(gate.condition_type), error)
     yield from _check_containers(spec)
+
+
+def _check_hostnames(spec: PodSpec) -> Iterator[FieldError]:
+    if spec.hostname and (error := names.dns_label_error(spec.hostname)):
+        yield FieldError("spec.hostname", quoted(spec.hostname), error)
+    path, hostname = "spec.hostnameOverride", spec.hostname_override
+    if hostname is None:
+        return
+    if spec.host_network:
+        yield FieldError(path, quoted(hostname), "may not be specified when hostNetwork is true", FORBIDDEN)
+    if spec.set_hostname_as_fqdn:
+        yield FieldError(path, quoted(hostname), "may not be specified when setHostnameAsFQDN is true", FORBIDDEN)
+    if len(hostname) > MAX_HOSTNAME_LENGTH:
+        yield FieldError(path, quoted(hostname), f"must be no more than {MAX_HOSTNAME_LENGTH} characters")
+    elif error := names.dns_subdomain_error(hostname):
+        yield FieldError(path, quoted(hostname), error)
 
 
 def check_bandwidth(annotations: Mapping[str, str]) -> Iterator[FieldError]:
@@ -171,9 +207,8 @@ def _check_dns_config(spec: PodSpec) -> Iterator[FieldError]:
         accepted = f"at most {MAX_SEARCH_DOMAINS} of together {MAX_SEARCH_LENGTH} characters are accepted"
         yield FieldError(f"{path}.searches", bad_value, accepted)
     for index, domain in enumerate(config.searches):
-        relative = domain.rstrip(".")
-        if relative and names.dns_subdomain_error(relative.replace("_", "-")):
-            yield FieldError(f"{path}.searches[{index}]", quoted(domain), names.dns_subdomain_error(relative))
+        if domain != "." and (error := names.search_domain_error(domain.removesuffix("."))):
+            yield FieldError(f"{path}.searches[{index}]", quoted(domain), error)
     for index, option in enumerate(config.options):
         if not option.name:
             yield FieldError(f"{path}.options[{index}].name", '""', "a name is required", MISSING)
@@ -303,6 +338,13 @@ def _check_container(path: str, container: Container, volume_names: set[str]) ->
     privileged = bool(container.security_context and container.security_context.privileged)
     yield from check_mounts(f"{path}.volumeMounts", container.volume_mounts, volume_names, privileged)
     yield from _check_resources(f"{path}.resources", container.resources)
+    for index, policy in enumerate(container.resize_policy):
+        yield from unsupported_values(
+            (f"{path}.resizePolicy[{index}].resourceName", policy.resource_name, RESIZABLE_RESOURCES),
+            (f"{path}.resizePolicy[{index}].restartPolicy", policy.restart_policy, RESIZE_RESTART_POLICIES),
+        )
+    resized = [policy.resource_name for policy in container.resize_policy]
+    yield from duplicate_values(path + ".resizePolicy[{}].resourceName", resized)
 
 
 def _check_ports(path: str, ports: tuple[ContainerPort, ...]) -> Iterator[FieldError]:
@@ -337,12 +379,9 @@ def _check_resources(path: str, resources: ResourceRequirements) -> Iterator[Fie
 
 def pod_warnings(pod: Pod) -> Iterator[str]:
     """Yield a warning for each field that is stored and has no effect."""
-    holders: list[tuple[str, PodSpec | Container, tuple[str, ...]]] = [("spec", pod.spec, IGNORED_POD_FIELDS)]
-    holders += [(path, container, IGNORED_CONTAINER_FIELDS) for path, container in _containers_by_path(pod.spec)]
-    for path, holder, ignored in holders:
-        for field in ignored:
-            if getattr(holder, field):
-                yield f"{path}.{_json_name(holder, field)}: kept, but this version does not act on it"
+    for field in IGNORED_POD_FIELDS:
+        if getattr(pod.spec, field):
+            yield f"spec.{_json_name(pod.spec, field)}: kept, but this version does not act on it"
 
 
 def check_pod_update(old: Pod, new: Pod) -> Iterator[FieldError]:
@@ -398,3 +437,62 @@ def add_ephemeral_containers(old: Pod, new: Pod) -> tuple[Pod, tuple[FieldError,
     )
     spec = replace(old.spec, ephemeral_containers=new.spec.ephemeral_containers)
     return replace(old, spec=spec), errors
+
+
+def resize_pod(old: Pod, new: Pod) -> tuple[Pod, tuple[FieldError, ...]]:
+    """Return the old pod with the resources of the new one, and the errors of that change.
+
+    CPU and memory of regular containers and sidecars may change. Requests and limits may not be removed, and the pod
+    keeps its quality of service class, because that decides about its cgroup.
+    """
+    spec = replace(
+        old.spec,
+        containers=_with_resized(old.spec.containers, new.spec.containers),
+        init_containers=_with_resized(old.spec.init_containers, new.spec.init_containers, is_sidecar),
+    )
+    resized = replace(old, spec=spec)
+    errors = list(_resize_errors(old, new, resized))
+    return resized, tuple(errors)
+
+
+def _with_resized(
+    old: tuple[Container, ...],
+    new: tuple[Container, ...],
+    may_change: Callable[[Container], bool] = lambda _: True,
+) -> tuple[Container, ...]:
+    by_name = {container.name: container for container in new}
+    return tuple(
+        replace(container, resources=by_name[container.name].resources)
+        if container.name in by_name and may_change(container)
+        else container
+        for container in old
+    )
+
+
+def _resize_errors(old: Pod, new: Pod, resized: Pod) -> Iterator[FieldError]:
+    if is_mirror(old):
+        yield FieldError("metadata.annotations", "those of a mirror pod", "static pods cannot be resized", FORBIDDEN)
+    if old.status.phase in FINAL_PHASES:
+        yield FieldError("status.phase", quoted(old.status.phase), "a pod that has ended cannot be resized", FORBIDDEN)
+    if new.spec != resized.spec:
+        yield FieldError("spec", "changed", "only cpu and memory resources are mutable", FORBIDDEN)
+    for (path, before), (_, after) in zip(
+        _containers_by_path(old.spec), _containers_by_path(resized.spec), strict=True
+    ):
+        for field, old_amounts, new_amounts in (
+            ("requests", before.resources.requests, after.resources.requests),
+            ("limits", before.resources.limits, after.resources.limits),
+        ):
+            for name in old_amounts.keys() | new_amounts.keys():
+                where = f"{path}.resources.{field}[{name}]"
+                if name not in RESIZABLE_RESOURCES and old_amounts.get(name) != new_amounts.get(name):
+                    yield FieldError(where, "changed", "only cpu and memory resources are mutable", FORBIDDEN)
+                elif name not in new_amounts:
+                    yield FieldError(where, "removed", f"resource {field} cannot be removed", FORBIDDEN)
+    containers = (*resized.spec.init_containers, *resized.spec.containers)
+    if not any(map(_has_bad_quantity, containers)) and (qos := qos_class(containers)) != old.status.qos_class:
+        yield FieldError("metadata", quoted(qos), "Pod QOS Class may not change as a result of resizing")
+
+
+def _has_bad_quantity(container: Container) -> bool:
+    return any(_check_resources("", container.resources))

@@ -52,7 +52,8 @@ class KindRules(Generic[O]):
     for each field that is stored but has no effect. A warning that an empty object gets means that nothing acts on the
     kind, and docs/kinds.md says so. `validate_name(name)` returns what is wrong with a
     name, an empty string if it is valid. `check_numbers(object)` yields an error for each list or map with too many
-    items, before defaults and admission, whose time depends on the numbers.
+    items, before defaults and admission, whose time depends on the numbers. `validate_create(object)` yields the errors
+    that only a new object must not have; `validate_update` compares those of an update with the old object.
     """
 
     default: Callable[[O], O] = _unchanged
@@ -61,6 +62,7 @@ class KindRules(Generic[O]):
     warnings: Callable[[O], Iterator[str]] = _nothing
     validate_name: Callable[[str], str] = names.dns_subdomain_error
     check_numbers: Callable[[O], Iterator[FieldError]] = _nothing
+    validate_create: Callable[[O], Iterator[FieldError]] = _nothing
 
 
 AnyRules = KindRules[Any]
@@ -174,7 +176,7 @@ RULES: Mapping[type[Object], AnyRules] = {
         service_defaults,
         services.check_service,
         services.check_service_update,
-        validate_name=names.dns_1035_label_error,
+        validate_name=names.dns_label_error,
         check_numbers=services.check_service_numbers,
     ),
     Endpoints: KindRules(endpoints_defaults, services.check_endpoints),

@@ -65,6 +65,9 @@ VOLUME_SOURCES = (
     "persistentVolumeClaim",
     "nfs",
 )
+IMAGE_VOLUME_REASON = (
+    "Docker cannot mount an image in a container: let an init container of the image copy its files to an emptyDir"
+)
 PROJECTION_SOURCES = ("configMap", "secret", "downwardAPI", "serviceAccountToken")
 
 
@@ -91,7 +94,8 @@ def _check_one_source(path: str, holder: Volume | VolumeProjection, accepted: tu
         yield FieldError(path, quoted(set_fields), f"exactly one of {', '.join(accepted)} is required", MISSING)
     for name in set_fields:
         if name not in accepted:
-            yield FieldError(f"{path}.{name}", "given", f"{', '.join(accepted)} are accepted", FORBIDDEN)
+            reason = f"; {IMAGE_VOLUME_REASON}" if name == "image" else ""
+            yield FieldError(f"{path}.{name}", "given", f"{', '.join(accepted)} are accepted{reason}", FORBIDDEN)
 
 
 def _check_host_volumes(path: str, volume: Volume) -> Iterator[FieldError]:

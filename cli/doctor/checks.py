@@ -329,7 +329,7 @@ def ports(found: Ports) -> Iterator[Finding]:
     closed = [port for port in found.ports if port.problem]
     for port in closed[:MAX_SHOWN]:
         sentence = f"{port.who} does not answer at {port.address}:{port.port}/tcp: {port.problem}"
-        mend = f"nft insert rule inet filter input tcp dport {port.port} accept  # on the host {port.address}"
+        mend = f"{_open_port('tcp', port.port)}  # on the host {port.address}"
         if port.problem == REFUSED:
             mend = f"systemctl restart podlane.target  # on the host {port.address}"
         yield Finding("ports", Level.PROBLEM, sentence, mend)
@@ -338,6 +338,16 @@ def ports(found: Ports) -> Iterator[Finding]:
         yield Finding("ports", Level.PROBLEM, f"nor do {rest}", "kubectl get nodes -o wide")
     if not closed:
         yield _ok("ports", f"{_count(len(found.ports), 'port')} of daemons answered")
+
+
+def _open_port(protocol: str, number: int) -> str:
+    """Return the command that accepts packets to a port of a host.
+
+    Debian's own firewall is the table `inet filter` of nftables. Hosts without that table use iptables, which Docker
+    installs.
+    """
+    nft = f"nft insert rule inet filter input {protocol} dport {number} accept"
+    return f"{nft} 2>/dev/null || iptables -I INPUT -p {protocol} --dport {number} -j ACCEPT"
 
 
 def tunnels(found: Tunnels) -> Iterator[Finding]:
@@ -365,7 +375,7 @@ def _lost(peers: Sequence[Peer], *, answers: bool) -> Iterator[Finding]:
     names = _names([f"{peer.name} ({peer.address})" for peer in peers])
     if answers:
         sentence = f"the tunnels to {names} are lost, but these hosts answer: 4789/udp may be filtered"
-        mend = "nft insert rule inet filter input udp dport 4789 accept  # on both hosts"
+        mend = f"{_open_port('udp', 4789)}  # on both hosts"
     else:
         sentence = f"neither the tunnels to {names} nor these hosts answer"
         mend = f"ip route get {peers[0].address} && kubectl get nodes"

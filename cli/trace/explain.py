@@ -52,6 +52,10 @@ def _stopped(source: Host, first: Hop, service: ServicePortReport, topology: Clu
         return f"delivered: {source} reaches the proxy of {node}, which connects to an endpoint of {name}"
     if not service.cluster_endpoints:
         return f"refused by {node}: {name} has no ready endpoint"
+    other = topology.node_at(IPv4Address(first.request.target))
+    if result.outputs and other and other != node:
+        there = f"{other}, with the address of {node}, and gets an endpoint of {name} on {other} only"
+        return f"delivered: {source} reaches {there} (externalTrafficPolicy Local)"
     no_local_endpoint = f"{name} accepts connections at endpoints on {node} only, and there is none"
     is_from_outside = not result.steps and source.address not in {topology.gateway(node), topology.addresses.get(node)}
     return f"dropped because {no_local_endpoint}" if is_from_outside else f"refused by {node}: {no_local_endpoint}"
@@ -202,6 +206,8 @@ def _l3_forwarding_drop(drop: Drop) -> Iterator[str]:
         yield f"multicast is disabled for {drop.sender_vnid_text}"
     if target.address == BROADCAST:
         yield "broadcast is not allowed"
+    if target.address.is_loopback:
+        yield f"{target.address} is an address of processes of one host: the switch forwards nothing to 127.0.0.0/8"
     if target.node and target.node not in topology.subnets:
         yield f"{target.node} has no subnet"
     if host:

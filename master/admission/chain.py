@@ -1,8 +1,9 @@
 """The admission chain: the plugins in order. Pure.
 
 Creates and updates of clients and creates of controllers pass all stages. Updates of a subresource such as `status`
-pass `mutate` and `validate`. Deletes of clients, exec and attach pass `validate` only. The subresources scale, binding
-and eviction, and updates and deletes of controllers do not pass the chain.
+pass `mutate` and `validate`. Deletes of clients, exec, attach and port-forward pass `validate` only. The subresources
+scale, binding, eviction and token pass `validate` of the plugins that see actions, which are webhooks. Updates and
+deletes of controllers do not pass the chain.
 """
 
 from __future__ import annotations
@@ -10,10 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from master.admission.cel_calls import Decide
 from master.admission.certificate_requests import CertificateRequests
 from master.admission.cluster_network import ClusterNetworkUniqueness
+from master.admission.custom_resource_rules import CustomResourceRules
 from master.admission.defaults import DefaultIngressClass, DefaultStorageClass, DefaultTolerationSeconds, Priority
 from master.admission.limit_ranger import LimitRanger
+from master.admission.mutating_policies import MutatingAdmissionPolicyPlugin
 from master.admission.namespace_lifecycle import NamespaceLifecycle
 from master.admission.node_restriction import NodeRestriction
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
@@ -22,9 +26,12 @@ from master.admission.pod_security.plugin import PodSecurity
 from master.admission.rbac_escalation import RBACEscalation
 from master.admission.resource_quota import ResourceQuotaPlugin
 from master.admission.role_binding_restrictions import RoleBindingRestrictions
+from master.admission.runtime_class import RuntimeClassPlugin
 from master.admission.scc.plugin import NamespaceSecurityAllocation, SecurityContextConstraint
 from master.admission.service_account import ServiceAccountPlugin
 from master.admission.service_ips import ServiceIPs
+from master.admission.validating_policies import ValidatingAdmissionPolicyPlugin
+from master.admission.webhooks.plugins import MutatingAdmissionWebhook, ValidatingAdmissionWebhook
 from master.auth.attributes import Authorize
 from master.config import ServiceConfig
 from master.errors import StatusError
@@ -32,21 +39,26 @@ from master.storage.interface import Transaction
 from reconcile.exposition import Histogram, MetricFamily, format_labels, histogram
 
 
-def admission_plugins(services: ServiceConfig, authorize: Authorize | None) -> tuple[AdmissionPlugin, ...]:
+def admission_plugins(
+    services: ServiceConfig, authorize: Authorize | None, decide: Decide | None = None
+) -> tuple[AdmissionPlugin, ...]:
     """Return all plugins in the order in which each stage runs them.
 
-    `authorize` decides who may use an SCC and a system priority class; None turns both off.
+    `authorize` decides who may use an SCC and a system priority class; None turns both off. `decide`
+    answers what the expressions of policies ask the authorizer.
 
     NamespaceLifecycle is first, so that nothing else is checked for a namespace that does not exist. LimitRanger is
     before DefaultTolerationSeconds, because default requests change the QoS class. SecurityContextConstraint is after
-    those that add volumes and before those that count. ResourceQuota is before ServiceIPs,
-    so that a service beyond the quota gets no address. Among plugins that only validate, the order decides which
-    rejection is reported.
+    those that add volumes and before those that count. ResourceQuota is before ServiceIPs, so that a service beyond the
+    quota gets no address. Mutating policies are applied and webhooks called after all others. Among plugins that only
+    validate, the order decides which rejection is reported.
     """
-    return (
+    policies = MutatingAdmissionPolicyPlugin(decide)
+    plugins: tuple[AdmissionPlugin, ...] = (
         NamespaceLifecycle(),
         ServiceAccountPlugin(),
         Priority(authorize),
+        RuntimeClassPlugin(),
         LimitRanger(),
         DefaultTolerationSeconds(),
         DefaultIngressClass(),
@@ -62,7 +74,12 @@ def admission_plugins(services: ServiceConfig, authorize: Authorize | None) -> t
         ResourceQuotaPlugin(),
         ServiceIPs(services),
         NamespaceSecurityAllocation(),
+        CustomResourceRules(),
+        policies,
+        ValidatingAdmissionPolicyPlugin(decide),
     )
+    mutating = tuple(plugin for plugin in plugins if _overrides(plugin, "mutate"))
+    return (*plugins, MutatingAdmissionWebhook(mutating, decide, policies), ValidatingAdmissionWebhook(decide))
 
 
 DURATION_BUCKETS = (0.005, 0.025, 0.1, 0.5, 1.0, 2.5)
@@ -122,6 +139,12 @@ class AdmissionChain:
                 self._observe(plugin, VALIDATE, request, start, is_rejected=True)
                 raise
             start = self._observe(plugin, VALIDATE, request, start)
+
+    def validate_action(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
+        """Call `validate` of the plugins that see actions: scale, binding, eviction and token of an object."""
+        for plugin in self._validating:
+            if plugin.sees_actions:
+                plugin.validate(request, obj, objects)
 
     def reserve(self, request: AdmissionRequest, obj: Any, transaction: Transaction) -> Any:
         """Return the object with what the plugins reserved for it."""

@@ -15,7 +15,7 @@ from master import errors
 from master.admission.plugin import AdmissionPlugin, AdmissionRequest, Operation
 from master.resources import quantities
 from master.resources.metadata import with_metadata
-from master.resources.pods import PODS
+from master.resources.pods import PODS, RESIZE
 from master.resources.quantities import Quantities, RawQuantities
 from master.resources.quotas import CLAIM_LIMIT, CONTAINER_LIMIT, POD_LIMIT, LimitRange, LimitRangeItem
 from master.resources.resource import AnyResource
@@ -36,6 +36,13 @@ class LimitRanger(AdmissionPlugin):
         if completed is obj:
             return obj
         return default(completed, PODS.rules)
+
+    def reserve(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
+        """Check a resized pod here, because `validate` sees the body of a subresource and not its result."""
+        if isinstance(obj, Pod) and request.subresource == RESIZE:
+            ranges = objects.list(group_resource(LimitRange), obj.metadata.namespace)
+            check_limit_ranges(request.resource, obj, ranges)
+        return obj
 
     def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
         if request.operation is Operation.DELETE or request.subresource:

@@ -20,10 +20,13 @@ from master.admission.plugin import AdmissionPlugin, AdmissionRequest
 from master.resources import BUILTIN, quantities
 from master.resources.group_resource import GroupResource
 from master.resources.metadata import parse_time
+from master.resources.pods import PODS, RESIZE
 from master.resources.quantities import Quantities
 from master.resources.quotas import (
     AFFINITY_SCOPE,
+    ATTRIBUTES_CLASS_SCOPE,
     BEST_EFFORT_SCOPE,
+    CLAIM_RESOURCES,
     NOT_BEST_EFFORT_SCOPE,
     NOT_TERMINATING_SCOPE,
     ONE,
@@ -44,11 +47,10 @@ REQUIRED = frozenset(f"{part}{name}" for part in ("", "requests.", "limits.") fo
 """Resources that every container must request or limit if a quota limits them."""
 
 SERVICE_RESOURCES = ("services", "services.nodeports", "services.loadbalancers")
-CLAIM_RESOURCES = ("persistentvolumeclaims", "requests.storage")
 STORAGE_CLASS_SUFFIX = ".storageclass.storage.k8s.io/"
 COUNTED_PLURALS = ("configmaps", "secrets", "replicationcontrollers", "resourcequotas")
-CHARGED_ON_UPDATE = ("Service", "PersistentVolumeClaim")
-"""Kinds whose objects may use more after an update."""
+CHARGED_ON_UPDATE = (Service, PersistentVolumeClaim, Pod)
+"""Kinds whose objects may use more after an update. That of a pod is its resize."""
 
 COUNTED_KINDS = tuple(resource for resource in BUILTIN if resource.namespaced and resource.stored_as is None)
 
@@ -65,12 +67,12 @@ def is_counted_by(resource: AnyResource, name: str) -> bool:
     """Return whether a quota of this name limits objects of a resource."""
     if name == count_resource(resource):
         return True
-    if resource.kind == Pod.KIND:
+    if resource.is_stored_as(Pod):
         by_name = name.startswith(("hugepages-", "requests.hugepages-"))
         return name in POD_RESOURCES or by_name or (name.startswith("requests.") and "/" in name)
-    if resource.kind == Service.KIND:
+    if resource.is_stored_as(Service):
         return name in SERVICE_RESOURCES
-    if resource.kind == PersistentVolumeClaim.KIND:
+    if resource.is_stored_as(PersistentVolumeClaim):
         return name in CLAIM_RESOURCES or name.endswith(
             tuple(STORAGE_CLASS_SUFFIX + claim_resource for claim_resource in CLAIM_RESOURCES)
         )
@@ -104,12 +106,14 @@ def _is_charged(pod: Pod, now: datetime.datetime) -> bool:
 
 def _pod_usage(pod: Pod) -> dict[str, Amount]:
     amounts = {"pods": ONE}
-    for name, amount in quantities.pod_total(pod.spec, quantities.requests).items():
+    overhead = quantities.parse_all(pod.spec.overhead)
+    for name, amount in quantities.plus(quantities.pod_total(pod.spec, quantities.requests), overhead).items():
         amounts[f"requests.{name}"] = amount
         if "/" not in name:
             amounts[name] = amount
     for name, amount in quantities.pod_total(pod.spec, quantities.limits).items():
-        amounts[f"limits.{name}"] = amount
+        # The overhead alone limits nothing.
+        amounts[f"limits.{name}"] = amount.add(overhead.get(name, Amount())) if amount.milli else amount
     return amounts
 
 
@@ -133,10 +137,17 @@ def _claim_usage(claim: PersistentVolumeClaim) -> dict[str, Amount]:
 
 
 def matches_scopes(quota: ResourceQuota, obj: Any) -> bool:
-    """Return whether the scopes of a quota select an object. A quota with scopes counts pods only."""
-    return all(
-        isinstance(obj, Pod) and _matches_scope(requirement, obj) for requirement in scope_requirements(quota.spec)
-    )
+    """Return whether the scopes of a quota select an object. A quota with scopes counts pods or claims only."""
+    return all(_is_in_scope(requirement, obj) for requirement in scope_requirements(quota.spec))
+
+
+def _is_in_scope(requirement: ScopedResourceSelectorRequirement, obj: Any) -> bool:
+    if requirement.scope_name == ATTRIBUTES_CLASS_SCOPE:
+        if not isinstance(obj, PersistentVolumeClaim):
+            return False
+        of_class = obj.spec.volume_attributes_class_name
+        return _selector(requirement).matches({ATTRIBUTES_CLASS_SCOPE: of_class} if of_class else {})
+    return isinstance(obj, Pod) and _matches_scope(requirement, obj)
 
 
 def _matches_scope(requirement: ScopedResourceSelectorRequirement, pod: Pod) -> bool:
@@ -149,8 +160,12 @@ def _matches_scope(requirement: ScopedResourceSelectorRequirement, pod: Pod) -> 
     if requirement.scope_name == AFFINITY_SCOPE:
         return _has_cross_namespace_affinity(spec.affinity)
     labels = {PRIORITY_CLASS_SCOPE: spec.priority_class_name} if spec.priority_class_name else {}
+    return _selector(requirement).matches(labels)
+
+
+def _selector(requirement: ScopedResourceSelectorRequirement) -> Selector:
     operator = {"In": "in", "NotIn": "notin", "Exists": "exists", "DoesNotExist": "absent"}[requirement.operator]
-    return Selector((Requirement(PRIORITY_CLASS_SCOPE, operator, frozenset(requirement.values)),)).matches(labels)
+    return Selector((Requirement(requirement.scope_name, operator, frozenset(requirement.values)),))
 
 
 def _has_cross_namespace_affinity(affinity: Affinity | None) -> bool:
@@ -176,7 +191,8 @@ class ResourceQuotaPlugin(AdmissionPlugin):
 
     def reserve(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
         resource = request.resource
-        if resource.namespaced:
+        is_other_pod_update = resource is PODS and request.old is not None and request.subresource != RESIZE
+        if resource.namespaced and not is_other_pod_update:
             stored = resource.to_stored(obj)
             before = None if request.old is None else resource.to_stored(request.old)
             quotas = objects.list(group_resource(ResourceQuota), obj.metadata.namespace)
@@ -200,7 +216,7 @@ def charge(
 
     Raises Forbidden if a quota is exceeded.
     """
-    if old is not None and resource.kind not in CHARGED_ON_UPDATE:
+    if old is not None and resource.type not in CHARGED_ON_UPDATE:
         return []
     applicable = [
         quota for quota in sorted(quotas, key=lambda quota: quota.metadata.name) if _applies_to(quota, resource, new)
@@ -282,7 +298,22 @@ def recount(quota: ResourceQuota, list_objects: ListObjects, now: datetime.datet
             if matches_scopes(quota, obj):
                 amounts = usage(resource, obj, now)
                 total |= {name: total[name].add(amounts.get(name, Amount())) for name in names}
+    for name in total:
+        if (custom := _custom_resource(name)) is not None and not quota.spec.scopes:
+            count = sum(1 for _ in list_objects(custom, quota.metadata.namespace))
+            total[name] = Amount(1000 * count)
     return total
+
+
+def _custom_resource(name: str) -> GroupResource | None:
+    """Return the resource whose objects a quota of this name counts, if it is not built in."""
+    plural, _, group = name.removeprefix("count/").partition(".")
+    resource = GroupResource(group, plural)
+    is_count = name.startswith("count/") and bool(group)
+    return resource if is_count and resource not in _COUNTED_RESOURCES else None
+
+
+_COUNTED_RESOURCES = frozenset(resource.group_resource for resource in COUNTED_KINDS)
 
 
 def with_used(quota: ResourceQuota, used: Quantities) -> ResourceQuota:

@@ -45,6 +45,8 @@ class AuditRecord:
     impersonated: User | None = None
     info: RequestInfo | None = None
     attributes: Attributes | None = None
+    aggregated: tuple[str, str] | None = None
+    """Group and version of an API of another server."""
     level: AuditLevel = field(default_factory=AuditLevel)
     annotations: dict[str, str] = field(default_factory=dict)
     request_object: Any = None
@@ -93,7 +95,11 @@ def encode_event(record: AuditRecord, stage: str, code: int, status: Status | No
     if record.impersonated is not None:
         event["impersonatedUser"] = user_info(record.impersonated)
     if record.attributes is not None:
-        event["objectRef"] = _object_reference(record.attributes, record.info, record.request_object)
+        # Resources that are not stored, such as reviews, have no `info`; all of them have the version v1.
+        version = "v1" if record.aggregated is None else record.aggregated[1]
+        if record.info is not None:
+            version = record.info.resource.version
+        event["objectRef"] = _object_reference(record.attributes, version, record.request_object)
     if code:
         event["responseStatus"] = _response_status(code, status)
     # The body of a rejected request may be of another kind than its path says, such as a Secret.
@@ -116,17 +122,14 @@ def _encode(event: dict[str, Any]) -> bytes:
         return json.dumps(msgspec.to_builtins(event)).encode()
 
 
-def _object_reference(attributes: Attributes, info: RequestInfo | None, body: object) -> Mapping[str, str]:
-    """Return what a request is about. The name of a new object is that of the body; without one the master gives it.
-
-    Resources that are not stored, such as reviews, have no `info`; all of them have the version v1.
-    """
+def _object_reference(attributes: Attributes, version: str, body: object) -> Mapping[str, str]:
+    """Return what a request is about. The name of a new object is that of the body; without one the master gives it."""
     reference = {
         "resource": attributes.resource,
         "namespace": attributes.namespace,
         "name": attributes.name or _name_in(body),
         "apiGroup": attributes.group,
-        "apiVersion": info.resource.version if info is not None else "v1",
+        "apiVersion": version,
         "subresource": attributes.subresource,
     }
     return {key: cut(value, MAX_NAME) for key, value in reference.items() if value}

@@ -13,6 +13,10 @@ SYSTEM_CLUSTER_ADMINS = "system:cluster-admins"
 
 KUBELET_CLIENT_USER = "kube-apiserver-kubelet-client"
 """The user that the master is for kubelets. The API server rejects a client with this certificate."""
+FRONT_PROXY_USER = "front-proxy-client"
+"""The common name of the certificate that the master shows to aggregated API servers. The API server does not accept
+it from a client.
+"""
 SYSTEM_NODES = "system:nodes"
 AUTHENTICATED, UNAUTHENTICATED = "system:authenticated", "system:unauthenticated"
 ANONYMOUS = "system:anonymous"

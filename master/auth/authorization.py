@@ -30,6 +30,7 @@ from master.auth.node_authorizer import NODE_RESOURCES, READABLE_IF_REFERENCED, 
 from master.auth.rbac import BindingIndex, Requester
 from master.request_info import NameFilter, RecordFilter, RequestInfo
 from master.resources import scheme
+from master.resources.group_resource import GroupResource
 from master.resources.rbac import ClusterRole, ClusterRoleBinding, PolicyRule, Role, RoleBinding, RoleRef
 from master.resources.resource import VERBS, AnyResource
 from master.resources.scheme import group_resource
@@ -87,7 +88,7 @@ class ReadableNames:
     """
 
     def __init__(self, store: Storage) -> None:
-        self._by_reader: dict[tuple[User, str], dict[str, bool]] = {}
+        self._by_reader: dict[tuple[User, GroupResource], dict[str, bool]] = {}
         for kind in ROLES_AND_BINDINGS:
             store.watch(group_resource(kind), self._forget)
 
@@ -95,7 +96,7 @@ class ReadableNames:
         """Return the decisions for a user, by name. The caller adds to them."""
         if len(self._by_reader) >= MAX_READERS:
             self._by_reader.clear()
-        return self._by_reader.setdefault((user, resource.stored_kind), {})
+        return self._by_reader.setdefault((user, resource.stored_group_resource), {})
 
     def _forget(self, _: WatchEvent) -> None:
         for decisions in self._by_reader.values():
@@ -304,7 +305,7 @@ def request_attributes(verb: str, info: RequestInfo, query: Mapping[str, str]) -
     name = info.name
     if not name and "fieldSelector" in query:
         name = request_info.parse_selection(info, query).fields.required_value("metadata.name") or ""
-    namespace = info.name if info.resource.stored_kind == Namespace.KIND else info.namespace
+    namespace = info.name if info.resource.is_stored_as(Namespace) else info.namespace
     return Attributes(verb, info.resource.group, info.resource.plural, info.subresource, namespace, name)
 
 

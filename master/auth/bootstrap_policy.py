@@ -220,13 +220,18 @@ _CLUSTER_READER = (
         READ,
         "admissionregistration.k8s.io",
         "mutatingadmissionpolicies mutatingadmissionpolicybindings mutatingwebhookconfigurations "
-        "validatingadmissionpolicies validatingadmissionpolicybindings validatingwebhookconfigurations",
+        "validatingadmissionpolicies validatingadmissionpolicies/status validatingadmissionpolicybindings "
+        "validatingwebhookconfigurations",
     ),
-    _rule(READ, "apiextensions.k8s.io", "customresourcedefinitions"),
-    _rule(READ, "apiregistration.k8s.io", "apiservices"),
+    _rule(READ, "apiextensions.k8s.io", "customresourcedefinitions customresourcedefinitions/status"),
+    _rule(READ, "apiregistration.k8s.io", "apiservices apiservices/status"),
     _rule(READ, CERTIFICATES, "certificatesigningrequests certificatesigningrequests/status"),
     _rule(READ, "events.k8s.io", "events"),
-    _rule(READ, "flowcontrol.apiserver.k8s.io", "flowschemas prioritylevelconfigurations"),
+    _rule(
+        READ,
+        "flowcontrol.apiserver.k8s.io",
+        "flowschemas flowschemas/status prioritylevelconfigurations prioritylevelconfigurations/status",
+    ),
     _rule(READ, "networking.k8s.io", "ingressclasses ipaddresses servicecidrs servicecidrs/status"),
     _rule(READ, "node.k8s.io", "runtimeclasses"),
     _rule(READ, "resource.k8s.io", "deviceclasses resourceclaims resourceclaimtemplates resourceslices"),
@@ -269,7 +274,9 @@ _RULES: dict[str, tuple[PolicyRule, ...]] = {
         PolicyRule(verbs=("*",), non_resource_urls=("*",)),
     ),
     "system:discovery": (_non_resource_rule(*_HEALTH, *_DISCOVERY_PATHS),),
-    "system:monitoring": (_non_resource_rule("/metrics", *_HEALTH, *(f"{path}/*" for path in _HEALTH)),),
+    "system:monitoring": (
+        _non_resource_rule("/metrics", "/metrics/slis", *_HEALTH, *(f"{path}/*" for path in _HEALTH)),
+    ),
     "system:basic-user": (
         _rule("create", "authorization.k8s.io", "selfsubjectaccessreviews selfsubjectrulesreviews"),
         _rule("create", "authentication.k8s.io", "selfsubjectreviews"),
@@ -301,6 +308,9 @@ _RULES: dict[str, tuple[PolicyRule, ...]] = {
     "system:oauth-token-deleter": (_rule("delete", _OAUTH, "oauthaccesstokens oauthauthorizetokens"),),
     "system:openshift:useroauthaccesstoken-manager": (_rule("get list watch delete", _OAUTH, "useroauthaccesstokens"),),
     "system:router": _ROUTER,
+    "system:controller:horizontal-pod-autoscaler": (
+        _rule("get list", "custom.metrics.k8s.io external.metrics.k8s.io", "*"),
+    ),
 }
 _SIGNERS = {
     "kube-apiserver-client-approver": CLIENT_SIGNER,
@@ -384,6 +394,11 @@ _BINDINGS: dict[str, tuple[str, tuple[str, ...]]] = {
     "podlane:joining-nodes": ("podlane:joining-nodes", (_BOOTSTRAPPERS,)),
     "podlane:first-certificates": (f"{CERTIFICATES_ROLE}{_REQUESTS}:nodeclient", (_BOOTSTRAPPERS,)),
     "podlane:renewed-certificates": (f"{CERTIFICATES_ROLE}{_REQUESTS}:selfnodeclient", ("Group system:nodes",)),
+    # Metrics servers ask whether the autoscaler of the master, which has this name, may read metrics.
+    "system:controller:horizontal-pod-autoscaler": (
+        "system:controller:horizontal-pod-autoscaler",
+        ("User system:serviceaccount:kube-system:horizontal-pod-autoscaler",),
+    ),
     "basic-users": ("basic-user", (_AUTHENTICATED,)),
     "self-access-reviewers": ("self-access-reviewer", (_AUTHENTICATED,)),
     "system:scope-impersonation": ("system:scope-impersonation", (_AUTHENTICATED,)),

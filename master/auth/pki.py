@@ -28,7 +28,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from api.core.certificates import CLIENT_AUTH, DIGITAL_SIGNATURE, KEY_ENCIPHERMENT, SERVER_AUTH
 from api.pki import keys
 from api.pki.authority_files import CERTIFICATE, KEY, NEXT_CERTIFICATE, PREVIOUS_CERTIFICATE
-from master.auth.attributes import SYSTEM_MASTERS
+from master.auth.attributes import FRONT_PROXY_USER, SYSTEM_MASTERS
 from master.auth.certificate_lifetimes import CLOCK_SKEW, MIN_BACKDATED_LIFETIME
 from reconcile import atomic_file
 from reconcile.errors import NotReady, Refused
@@ -105,6 +105,58 @@ def authority(directory: Path, now: datetime.datetime) -> Authority:
         return ca
     except OSError as error:
         raise NotReady(f"certificates in {directory}: {error}") from error
+
+
+FRONT_PROXY_KEY, FRONT_PROXY_CERTIFICATE, FRONT_PROXY_CLIENT = (
+    "front-proxy-ca.key",
+    "front-proxy-ca.crt",
+    "front-proxy-client.pem",
+)
+FRONT_PROXY_RENEWAL = datetime.timedelta(days=365)
+"""The authority of front-proxy certificates is replaced at the first start that is so close to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontProxy:
+    """The identity of the master for aggregated API servers, which believe the user that it names in headers.
+
+    `authority` is the certificate of an authority that signs nothing else, as PEM. `client` is the file with the
+    certificate of the master and its key.
+    """
+
+    authority: str
+    client: Path
+
+
+def front_proxy(directory: Path, now: datetime.datetime) -> FrontProxy:
+    """Return the identity of the master for aggregated API servers, with a new certificate. Raises NotReady.
+
+    The authority is created if there is none that is usable. Aggregated API servers read it from a ConfigMap.
+    """
+    key_path, certificate_path = directory / FRONT_PROXY_KEY, directory / FRONT_PROXY_CERTIFICATE
+    try:
+        ca = _load_front_proxy(key_path, certificate_path, directory)
+        if ca is None or ca.certificate.not_valid_after_utc - now < FRONT_PROXY_RENEWAL:
+            key, certificate = keys.create_authority(now, "podlane-front-proxy-ca")
+            atomic_file.write(key_path, key)
+            atomic_file.write(certificate_path, certificate, 0o644)
+            ca = _load_authority(key, certificate, directory, ())
+        identity = client_identity(ca, FRONT_PROXY_USER, (), now)
+        client = directory / FRONT_PROXY_CLIENT
+        atomic_file.write(client, identity.key + identity.certificate)
+    except OSError as error:
+        raise NotReady(f"certificates in {directory}: {error}") from error
+    return FrontProxy(ca.pem.decode(), client)
+
+
+def _load_front_proxy(key: Path, certificate: Path, directory: Path) -> Authority | None:
+    """Return the authority of these files; None if there is none, or if its creation was interrupted."""
+    if not key.exists() or not certificate.exists():
+        return None
+    try:
+        return _load_authority(key.read_bytes(), certificate.read_bytes(), directory, ())
+    except Refused:
+        return None
 
 
 def server_certificate(ca: Authority, directory: Path, known_as: Iterable[str], now: datetime.datetime) -> Path:

@@ -38,6 +38,9 @@ BINDABLE_KINDS = ("Pod", "Secret", "Node")
 KUBERNETES_CLAIM = "kubernetes.io"
 """The claim with the service account of a token and the objects that it is bound to."""
 
+AUTHENTICATION_PREFIX = "authentication.kubernetes.io/"
+"""Prefix of the extra values of a user that come from its credential."""
+
 Claims = Mapping[str, Any]
 
 
@@ -45,11 +48,11 @@ Claims = Mapping[str, Any]
 
 
 def token_claims(
-    account: ServiceAccount, request: TokenRequest, bound: Object | None, now: datetime.datetime
+    account: ServiceAccount, request: TokenRequest, bound: Object | None, now: datetime.datetime, token_id: str
 ) -> dict[str, Any]:
     """Return the claims of a token (RFC 7519). `bound` is the object to bind it to, None if it does not exist.
 
-    Raises StatusError.
+    `token_id` tells the token apart from all others. Raises StatusError.
     """
     spec, meta = request.spec, account.metadata
     seconds = DEFAULT_TOKEN_SECONDS if spec.expiration_seconds is None else spec.expiration_seconds
@@ -77,7 +80,8 @@ def token_claims(
             raise errors.conflict(bindable, reference.name, mismatch)
         private[reference.kind.lower()] = {"name": bound.metadata.name, "uid": bound.metadata.uid}
     begin = int(now.timestamp())
-    return {**_common_claims(account, private, begin), "aud": list(spec.audiences) or [ISSUER], "exp": begin + seconds}
+    audiences = list(spec.audiences) or [ISSUER]
+    return {**_common_claims(account, private, begin), "aud": audiences, "exp": begin + seconds, "jti": token_id}
 
 
 def secret_token_claims(account: ServiceAccount, secret: Secret, now: datetime.datetime) -> dict[str, Any]:
@@ -114,11 +118,13 @@ def bound_objects(claims: Claims) -> list[tuple[str, str, str, str]]:
 
 
 def user_from_claims(claims: Claims) -> User:
-    """Return the user of a token."""
+    """Return the user of a token. Its extra names the token, so that audit events tell which one was used."""
     private = claims[KUBERNETES_CLAIM]
     groups = (*service_account_groups(private["namespace"]), AUTHENTICATED)
     pod = private.get("pod", {})
-    extra = tuple((f"authentication.kubernetes.io/pod-{key}", (pod[key],)) for key in ("name", "uid") if key in pod)
+    extra = tuple((f"{AUTHENTICATION_PREFIX}pod-{key}", (pod[key],)) for key in ("name", "uid") if key in pod)
+    if isinstance(token_id := claims.get("jti"), str) and token_id:
+        extra += ((f"{AUTHENTICATION_PREFIX}credential-id", (f"JTI={token_id}",)),)
     return User(claims["sub"], frozenset(groups), private["serviceaccount"]["uid"], extra)
 
 

@@ -19,11 +19,10 @@ from master.controllers.context import Lister
 from master.resources.namespaces import SYSTEM_NAMESPACES
 from master.resources.priority_classes import SYSTEM_CLASSES, PriorityClass
 from master.resources.security_context_constraints import SecurityContextConstraints
-from master.resources.services import ServiceCIDR, ServiceCIDRSpec
+from master.resources.services import SERVICE_CIDR_NAME, ServiceCIDR, ServiceCIDRSpec
 from master.resources.volumes import DEFAULT_CLASS_ANNOTATIONS, LOCAL_CLASS, StorageClass, default_class
 
 GLOBAL_NAMESPACE = "default"
-SERVICE_CIDR_NAME = "kubernetes"
 
 
 def bootstrap_objects(

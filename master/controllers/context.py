@@ -8,22 +8,27 @@ from __future__ import annotations
 import datetime
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from api.core.certificates import CertificateSigningRequest
-from api.meta.types import O
+from api.core.node import Namespace
+from api.meta.types import O, Object
 from master.admission.cursors import read_cursor
 from master.allocators import AllocatorCursor
 from master.auth.attributes import Authorize
-from master.config import NetworkConfig
+from master.config import AutoscalingConfig, NetworkConfig
 from master.controllers.actions import Action
+from master.controllers.autoscaling.metrics_client import ExtensionAPIs, NoExtensionAPIs, PodMetricsReader
+from master.registry.aggregated_apis import NO_CONTENTS, AggregatedAPIs, RemoteContents
 from master.registry.creation import ObjectCreation
+from master.registry.custom_kinds import CustomKinds
 from master.resources.group_resource import GroupResource
 from master.resources.metadata import Clock
-from master.resources.scheme import BY_KIND, group_resource
-from master.storage.interface import Key, Storage, WatchEvent
+from master.resources.resource import AnyResource
+from master.resources.scheme import BY_KIND, CustomKind, group_resource
+from master.storage.interface import Key, Record, Storage, WatchEvent
 
 Sign = Callable[[CertificateSigningRequest], bytes]
 
@@ -62,12 +67,28 @@ class ControllerContext:
     """Whether a user may do something."""
     issue_certificate: Sign
     """Returns the certificate for an approved request."""
+    pod_metrics: PodMetricsReader
+    """The collector of the usage of pods."""
+    extension_apis: ExtensionAPIs = field(default_factory=NoExtensionAPIs)
+    """The API groups of extension API servers."""
+    autoscaling: AutoscalingConfig = field(default_factory=AutoscalingConfig)
+    """The settings of HorizontalPodAutoscalers."""
     uses_sccs: bool = True
     """Whether SCCs decide what pods may be."""
     self_provisioning: bool = False
     """Whether users who have logged in by OAuth may request projects."""
     local_storage_class: bool = True
     """Whether the StorageClass of local volumes is created."""
+    custom_kinds: CustomKinds | None = None
+    """The kinds that CustomResourceDefinitions define; None where there are none."""
+    remote_contents: Callable[[Namespace], RemoteContents | None] = field(default=lambda namespace: NO_CONTENTS)
+    """Returns what a terminating namespace has on other servers, whose deletion begins with the first call; None while
+    it is not known.
+    """
+    front_proxy_ca: str = ""
+    """The authority of the certificate that the master shows to aggregated API servers, as PEM; empty for none."""
+    aggregated_apis: AggregatedAPIs | None = None
+    """The API versions that other servers serve; None where there are none."""
     monotonic: Callable[[], float] = time.monotonic
     """Seconds of a clock that never jumps."""
     hostname: Callable[[], str] = socket.gethostname
@@ -79,6 +100,20 @@ class Lister:
     def __init__(self, context: ControllerContext) -> None:
         self.context = context
         self.backoffs: CreateBackoffs = {}
+
+    @property
+    def custom_kinds(self) -> Sequence[CustomKind]:
+        """Return the kinds that CustomResourceDefinitions define at this moment."""
+        kinds = self.context.custom_kinds
+        return () if kinds is None else kinds.scheme.custom_kinds
+
+    def stored_resource(self, obj: Object) -> AnyResource:
+        """Return the resource as which an object is stored."""
+        resource = BY_KIND.get(obj.KIND)
+        if resource is not None and isinstance(obj, resource.type):
+            return resource
+        assert self.context.custom_kinds is not None
+        return self.context.custom_kinds.scheme.stored_resource(obj)
 
     @property
     def create_errors(self) -> dict[str, str]:
@@ -97,6 +132,10 @@ class Lister:
     def list_kind(self, kind: str, namespace: str = "") -> Sequence[Any]:
         """Return all objects of a kind by its name."""
         return self.list_resource(BY_KIND[kind].group_resource, namespace)
+
+    def records(self, resource: GroupResource) -> Sequence[Record]:
+        """Return the records of all objects of a resource."""
+        return self.context.store.list_uncommitted(resource)
 
     def list_resource(self, resource: GroupResource, namespace: str = "") -> Sequence[Any]:
         """Return all objects of a resource, of one namespace or of all."""
@@ -167,5 +206,9 @@ class Controller:
     """Called with every event of the watched resources, before the pass that the event triggers."""
     event_filter: Callable[[WatchEvent], bool] = field(default=lambda event: True)
     """Return whether an event of a watched resource triggers a pass. By default every event does."""
+    watches_custom_kinds: bool = False
+    """Whether a change of an object of a custom kind triggers a pass, too."""
     has_pending: Callable[[], bool] = field(default=lambda: False)
     """Return whether a pass has left work for another one, which begins when other tasks have run."""
+    prepare: Callable[[Lister], Awaitable[None]] | None = None
+    """Awaited before each pass: reads what is not in the store, such as metrics of nodes. It limits the time itself."""

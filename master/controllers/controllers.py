@@ -10,13 +10,19 @@ from collections.abc import Iterator
 from api.core.node import Namespace, Node
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from master.admission import resource_quota
-from master.controllers import bootstrap
+from master.controllers import api_services, bootstrap
 from master.controllers.actions import Action
+from master.controllers.admission_policies import sync_admission_policies
+from master.controllers.api_services import sync_api_services
+from master.controllers.autoscaling import horizontal
+from master.controllers.autoscaling.horizontal import HorizontalPodAutoscalers, autoscalers_await_time
 from master.controllers.certificates import sync_approvals, sync_signatures
 from master.controllers.cluster_info import sync_cluster_info
 from master.controllers.cluster_roles import sync_cluster_roles
 from master.controllers.context import FREQUENTLY_WRITTEN_RESOURCES, Controller, ControllerContext, Lister, resources_of
+from master.controllers.custom_resource_definitions import concerns_definitions, sync_definitions
 from master.controllers.expiration import sync_expiration
+from master.controllers.extension_authentication import sync_extension_authentication
 from master.controllers.garbage_collector import COLLECTED_RESOURCES, concerns_garbage_collector, sync_owners
 from master.controllers.local_volumes import sync_local_volumes
 from master.controllers.namespace_security_allocation import sync_namespace_ranges
@@ -25,6 +31,7 @@ from master.controllers.network import host_subnets, net_namespaces
 from master.controllers.network.endpoint_slice_mirroring import sync_mirrored_endpoint_slices
 from master.controllers.network.endpoints import ENDPOINT_KINDS, EndpointQueue
 from master.controllers.network.ingress_ips import sync_ingress_ips
+from master.controllers.network.ip_addresses import sync_ip_addresses
 from master.controllers.network.kubernetes_service import sync_kubernetes_service
 from master.controllers.nodes.lifecycle import NodeLifecycle
 from master.controllers.nodes.taints import sync_pod_readiness, sync_taints
@@ -65,6 +72,7 @@ def sync_network(lister: Lister) -> Iterator[Action]:
 KUBERNETES_SERVICE = "kubernetes-service-controller"
 OAUTH_CLIENTS = "oauth-clients-controller"
 CLUSTER_INFO = "cluster-info-controller"
+NAMESPACES = "namespace-controller"
 
 STATELESS_CONTROLLERS = (
     Controller(
@@ -102,6 +110,12 @@ STATELESS_CONTROLLERS = (
         sync_cluster_info,
         required_for_startup=True,
     ),
+    Controller(
+        "extension-apiserver-authentication-controller",
+        resources_of("ConfigMap", "Role", "RoleBinding"),
+        sync_extension_authentication,
+        required_for_startup=True,
+    ),
     Controller(OAUTH_CLIENTS, resources_of("OAuthClient"), sync_oauth_clients),
     Controller(
         "namespace-security-allocation-controller",
@@ -114,6 +128,11 @@ STATELESS_CONTROLLERS = (
         resources_of("Service", "Endpoints", "EndpointSlice", "ClusterNetwork"),
         sync_kubernetes_service,
         required_for_startup=True,
+    ),
+    Controller(
+        "validatingadmissionpolicy-status-controller",
+        resources_of("ValidatingAdmissionPolicy"),
+        sync_admission_policies,
     ),
     Controller("serviceaccount-token-controller", resources_of("Secret", "ServiceAccount"), sync_token_secrets),
     Controller(
@@ -189,12 +208,14 @@ STATELESS_CONTROLLERS = (
             if resource.group_resource not in FREQUENTLY_WRITTEN_RESOURCES
         ),
         sync_quotas,
+        watches_custom_kinds=True,
     ),
     Controller(
         "service-ingress-ip-controller",
         resources_of("Service"),
         sync_ingress_ips,
     ),
+    Controller("ip-address-controller", resources_of("Service", "IPAddress"), sync_ip_addresses),
     Controller(
         "endpointslice-mirroring-controller",
         resources_of("Service", "Endpoints", "EndpointSlice"),
@@ -211,12 +232,29 @@ STATELESS_CONTROLLERS = (
         sync_local_volumes,
     ),
     Controller(
-        "garbage-collector-controller", COLLECTED_RESOURCES, sync_owners, event_filter=concerns_garbage_collector
+        "garbage-collector-controller",
+        COLLECTED_RESOURCES,
+        sync_owners,
+        event_filter=concerns_garbage_collector,
+        watches_custom_kinds=True,
     ),
     Controller(
-        "namespace-controller",
+        "customresourcedefinition-controller",
+        resources_of("CustomResourceDefinition"),
+        sync_definitions,
+        event_filter=concerns_definitions,
+        watches_custom_kinds=True,
+    ),
+    Controller(
+        api_services.CONTROLLER_NAME,
+        resources_of("APIService", "CustomResourceDefinition"),
+        sync_api_services,
+    ),
+    Controller(
+        NAMESPACES,
         (*resources_of("Namespace"), *(r for r in NAMESPACED_RESOURCES if r not in FREQUENTLY_WRITTEN_RESOURCES)),
         sync_namespaces,
+        watches_custom_kinds=True,
     ),
     Controller("node-taint-controller", resources_of("Node"), sync_taints),
     Controller("node-version-controller", resources_of("Node"), sync_versions),
@@ -229,6 +267,7 @@ def controllers(context: ControllerContext) -> tuple[Controller, ...]:
     """Return all controllers. Those that keep state between passes begin without any."""
     node_lifecycle, endpoint_queue = NodeLifecycle(context.node_grace_seconds), EndpointQueue()
     security_labels = PodSecurityLabels(uses_sccs=context.uses_sccs)
+    autoscalers = HorizontalPodAutoscalers(context.autoscaling)
     return (
         *STATELESS_CONTROLLERS,
         Controller(
@@ -246,4 +285,14 @@ def controllers(context: ControllerContext) -> tuple[Controller, ...]:
             has_pending=security_labels.has_pending,
         ),
         Controller("node-lifecycle-controller", resources_of("Node"), node_lifecycle.reconcile, node_lifecycle.resync),
+        Controller(
+            horizontal.CONTROLLER_NAME,
+            resources_of("HorizontalPodAutoscaler"),
+            autoscalers.reconcile,
+            horizontal.CHECK_SECONDS,
+            awaits_time=autoscalers_await_time,
+            event_filter=lambda event: event.type == "ADDED",
+            has_pending=autoscalers.has_pending,
+            prepare=autoscalers.prepare,
+        ),
     )

@@ -71,10 +71,7 @@ def created(obj: Object, component: str, now: datetime.datetime) -> Create:
 
 
 def create_failed(owner: ObjectReference, obj: Object, component: str, error: str, now: datetime.datetime) -> Event:
-    """Return the event of an owner that an object could not be created; its text depends on the kind.
-
-    Its name follows from its content, so that the same event is counted (`repeated`).
-    """
+    """Return the countable event of an owner that an object could not be created; its text depends on the kind."""
     name, reason, message = obj.metadata.name, "FailedCreate", f"Error creating: {error}"
     match owner.kind, obj.KIND:
         case "StatefulSet", "Pod":
@@ -83,14 +80,21 @@ def create_failed(owner: ObjectReference, obj: Object, component: str, error: st
             message = f"Error creating job: {error}"
         case "Deployment", _:
             reason, message = "ReplicaSetCreateError", f'Failed to create new replica set "{name}": {error}'
-    event = make_event(owner, WARNING, reason, message, EventSource(component=component), now)
-    content = msgspec.json.encode((owner.kind, owner.uid, reason, message, component))
-    name = f"{owner.name[:MAX_OWNER_NAME].rstrip('-.')}.{hashlib.sha256(content).hexdigest()[:16]}"
+    return countable_event(owner, WARNING, reason, message, component, now)
+
+
+def countable_event(
+    subject: ObjectReference, event_type: str, reason: str, message: str, component: str, now: datetime.datetime
+) -> Event:
+    """Return an event whose name follows from its content, so that the same event is counted (`repeated`)."""
+    event = make_event(subject, event_type, reason, message, EventSource(component=component), now)
+    content = msgspec.json.encode((subject.kind, subject.uid, reason, message, component))
+    name = f"{subject.name[:MAX_SUBJECT_NAME].rstrip('-.')}.{hashlib.sha256(content).hexdigest()[:16]}"
     return msgspec.structs.replace(event, metadata=ObjectMeta(name=name, namespace=event.metadata.namespace))
 
 
-MAX_OWNER_NAME = 200
-"""Characters of the owner's name in the name of an event."""
+MAX_SUBJECT_NAME = 200
+"""Characters of the subject's name in the name of an event."""
 
 MAX_COUNT = (1 << 31) - 1
 

@@ -20,8 +20,9 @@ from master.controllers import events
 from master.controllers.actions import Action, Create, Delete, Failed, Update, WriteAction, isolate_errors
 from master.controllers.context import FREQUENTLY_WRITTEN_RESOURCES, Lister
 from master.registry.strategy import BACKGROUND, FOREGROUND, ORPHAN, finalizer_policy
+from master.resources.resource import AnyResource
 from master.resources.scheme import SERVED, STORED
-from master.storage.interface import WatchEvent
+from master.storage.interface import Record, WatchEvent
 
 Resolves = Callable[[OwnerReference, Object], bool]
 """Whether the garbage collector can tell if the owner that a reference of an object names exists."""
@@ -209,10 +210,10 @@ def concerns_garbage_collector(event: WatchEvent) -> bool:
     """
     if event.type == "DELETED":
         return True
-    meta = event.record.object.metadata
+    meta = event.record.head.metadata
     if event.previous is None:
         return bool(meta.owner_references or meta.deletion_timestamp)
-    old = event.previous.object.metadata
+    old = event.previous.head.metadata
     return (meta.owner_references, meta.finalizers, meta.deletion_timestamp) != (
         old.owner_references,
         old.finalizers,
@@ -220,22 +221,38 @@ def concerns_garbage_collector(event: WatchEvent) -> bool:
     )
 
 
+def _collected(record: Record) -> Object:
+    """Return an object for the garbage collector. One of a large kind is decoded only if it may be written."""
+    head: Object = record.head
+    if head.metadata.owner_references or head.metadata.deletion_timestamp:
+        obj: Object = record.object
+        return obj
+    return head
+
+
 def sync_owners(lister: Lister) -> Iterable[Action]:
     """Delete or release the dependents of deleted owners."""
-    objects = [obj for resource in COLLECTED_RESOURCES for obj in lister.list_resource(resource)]
+    kinds = lister.custom_kinds
+    collected = (*COLLECTED_RESOURCES, *(kind.group_resource for kind in kinds))
+    objects = [_collected(record) for resource in collected for record in lister.records(resource)]
+    custom = {name: kind.stored for kind in kinds for name in kind.version_names()}
     return reconcile(
         objects,
-        owner_is_resolvable,
+        lambda reference, obj: owner_is_resolvable(reference, obj, custom),
         lambda obj, reference: events.invalid_owner_namespace(obj, reference, lister.now),
     )
 
 
-def owner_is_resolvable(reference: OwnerReference, obj: Object) -> bool:
+def owner_is_resolvable(
+    reference: OwnerReference, obj: Object, custom: Mapping[tuple[str, str], AnyResource] = {}
+) -> bool:
     """Return whether the garbage collector can tell if an owner exists.
 
-    Its kind must be one of COLLECTED_RESOURCES. A cluster-scoped object cannot have a namespaced owner.
+    Its kind must be one of COLLECTED_RESOURCES, or one of the `custom` ones (API version and kind). A cluster-scoped
+    object cannot have a namespaced owner.
     """
-    resource = _OWNER_RESOURCES.get((reference.api_version, reference.kind))
+    name = (reference.api_version, reference.kind)
+    resource = _OWNER_RESOURCES.get(name) or custom.get(name)
     if resource is None:
         return False
     if resource.group_resource in FREQUENTLY_WRITTEN_RESOURCES:

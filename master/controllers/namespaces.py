@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
@@ -13,16 +13,23 @@ from api.core.pod import Pod
 from api.meta.types import Condition, Object
 from master.controllers.actions import Action, Delete, Failed, ForceDelete, Update, WriteAction, isolate_errors
 from master.controllers.context import Lister
+from master.registry.aggregated_apis import NO_CONTENTS, RemoteContents
 from master.resources.metadata import format_time
 from master.resources.namespaces import KUBERNETES_FINALIZER
-from master.resources.scheme import BY_KIND, STORED
+from master.resources.scheme import STORED
 
 
 def reconcile(
-    namespaces: Iterable[Namespace], contents: Iterable[Object], now: datetime.datetime
+    namespaces: Iterable[Namespace],
+    contents: Iterable[Object],
+    now: datetime.datetime,
+    remote: Callable[[Namespace], RemoteContents | None] = lambda _: NO_CONTENTS,
 ) -> Iterator[WriteAction | Failed]:
     """Yield the deletion of the contents of terminating namespaces. Pods have their grace period, and objects with
-    finalizers wait for them.
+    finalizers wait for them. `remote` returns what a namespace still has on other servers, None if that is not known.
+
+    Pods are deleted first, and everything else when they are gone: a pod that still runs keeps what it uses, such as
+    its NetworkPolicies and ConfigMaps.
     """
     terminating = {
         terminating_namespace.metadata.name: terminating_namespace
@@ -31,9 +38,12 @@ def reconcile(
     }
     remaining: dict[str, list[Object]] = defaultdict(list)
     deleting: set[str] = set()
+    contents = [obj for obj in contents if obj.metadata.namespace in terminating]
+    with_pods = {obj.metadata.namespace for obj in contents if isinstance(obj, Pod)}
     for obj in contents:
         namespace_name = obj.metadata.namespace
-        if namespace_name not in terminating:
+        if namespace_name in with_pods and not isinstance(obj, Pod):
+            remaining[namespace_name].append(obj)
             continue
         if not isinstance(obj, Pod) and not obj.metadata.finalizers:
             yield ForceDelete(obj)
@@ -44,11 +54,12 @@ def reconcile(
             yield Delete(obj)
 
     def sync_namespace(namespace: Namespace) -> Iterator[WriteAction]:
-        name = namespace.metadata.name
-        if name not in remaining:
+        name, elsewhere = namespace.metadata.name, remote(namespace)
+        if name not in remaining and elsewhere == NO_CONTENTS:
             yield from _finalize(namespace, now)
-        elif name not in deleting:
-            yield from _with_conditions(namespace, _remaining_conditions(remaining[name]), now)
+        elif name not in deleting and (name in remaining or elsewhere is not None):
+            conditions = _remaining_conditions(remaining.get(name, ()), elsewhere or NO_CONTENTS)
+            yield from _with_conditions(namespace, conditions, now)
 
     yield from isolate_errors(terminating.values(), sync_namespace)
 
@@ -67,15 +78,22 @@ def _finalize(namespace: Namespace, now: datetime.datetime) -> Iterator[WriteAct
         yield Update(new, namespace)
 
 
+MAX_MESSAGE = 4000
+"""Characters of a condition that repeats what servers have said."""
+
 ConditionFields = tuple[str, str, str, str]
 """(type, status, reason, message) of a condition."""
 
 
-def _remaining_conditions(items: Iterable[Object]) -> tuple[ConditionFields, ...]:
-    """Return the conditions of a terminating namespace in which these objects remain."""
+def _remaining_conditions(
+    items: Iterable[Object], elsewhere: RemoteContents = NO_CONTENTS
+) -> tuple[ConditionFields, ...]:
+    """Return the conditions of a terminating namespace in which these objects remain, here and on other servers."""
     items = tuple(items)
-    kinds = Counter(f"{BY_KIND[obj.KIND].plural}.{BY_KIND[obj.KIND].group}" for obj in items)
+    kinds = Counter(f"{obj.PLURAL}.{obj.API_VERSION.rpartition('/')[0]}" for obj in items)
     finalizers = Counter(name for obj in items for name in obj.metadata.finalizers)
+    kinds.update(dict(elsewhere.remaining))
+    finalizers.update(dict(elsewhere.finalizers))
     resources_text, finalizers_text = _format_counts(kinds, "has"), _format_counts(finalizers, "in")
     content_condition: ConditionFields = (
         "NamespaceContentRemaining",
@@ -92,12 +110,30 @@ def _remaining_conditions(items: Iterable[Object]) -> tuple[ConditionFields, ...
     if finalizers:
         message = f"Some content in the namespace has finalizers remaining: {finalizers_text}"
         finalizer_condition = ("NamespaceFinalizersRemaining", "True", "SomeFinalizersRemain", message)
+    discovery_condition: ConditionFields = (
+        "NamespaceDeletionDiscoveryFailure", "False", "ResourcesDiscovered", "All resources successfully discovered",
+    )  # fmt: skip
+    if elsewhere.discovery_failures:
+        failing = ", ".join(elsewhere.discovery_failures)
+        message = (
+            f"Discovery failed for some groups, {len(elsewhere.discovery_failures)} failing: "
+            f"unable to retrieve the complete list of server APIs: {failing}"
+        )
+        discovery_condition = ("NamespaceDeletionDiscoveryFailure", "True", "DiscoveryFailed", message[:MAX_MESSAGE])
+    deletion_condition: ConditionFields = (
+        "NamespaceDeletionContentFailure", "False", "ContentDeleted",
+        "All content successfully deleted, may be waiting on finalization",
+    )  # fmt: skip
+    if elsewhere.failures:
+        message = (
+            f"Failed to delete all resource types, {len(elsewhere.failures)} remaining: {', '.join(elsewhere.failures)}"
+        )
+        deletion_condition = ("NamespaceDeletionContentFailure", "True", "ContentDeletionFailed", message[:MAX_MESSAGE])
     return (
-        ("NamespaceDeletionDiscoveryFailure", "False", "ResourcesDiscovered", "All resources successfully discovered"),
+        discovery_condition,
         ("NamespaceDeletionGroupVersionParsingFailure", "False", "ParsedGroupVersions",
          "All legacy kube types successfully parsed"),
-        ("NamespaceDeletionContentFailure", "False", "ContentDeleted",
-         "All content successfully deleted, may be waiting on finalization"),
+        deletion_condition,
         content_condition,
         finalizer_condition,
     )  # fmt: skip
@@ -136,5 +172,6 @@ def sync_namespaces(lister: Lister) -> Iterable[Action]:
     namespaces = lister.list(Namespace)
     if not any(namespace.metadata.deletion_timestamp for namespace in namespaces):
         return ()
-    contents = [obj for resource in NAMESPACED_RESOURCES for obj in lister.list_resource(resource)]
-    return reconcile(namespaces, contents, lister.now)
+    custom = (kind.group_resource for kind in lister.custom_kinds if kind.stored.namespaced)
+    contents = [obj for resource in (*NAMESPACED_RESOURCES, *custom) for obj in lister.list_resource(resource)]
+    return reconcile(namespaces, contents, lister.now, lister.context.remote_contents)

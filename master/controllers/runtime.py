@@ -1,7 +1,8 @@
 """The runtime of controllers: read, reconcile, admit, write; again whenever an object has changed.
 
-Nothing waits between reading and writing, so no decision is based on old state. If another master was first, the write
-raises Conflict, nothing is written, and the controller makes another pass on the newer state.
+Nothing waits between reading and writing, so no decision is based on old state. What a controller reads outside of the
+store, it reads before (`Controller.prepare`). If another master was first, the write raises Conflict, nothing is
+written, and the controller makes another pass on the newer state.
 
 A rejected create (quota, limit range, SCC) is retried for its owner after a back-off that doubles from 1 s to 60 s, or
 when what rejected it changes.
@@ -27,6 +28,7 @@ from api.core.pod import Pod
 from api.core.storage import PersistentVolumeClaim
 from api.meta.types import Object, ObjectReference
 from api.validation.registry import default
+from master.admission.external_calls import CallsPending, PendingWrite
 from master.allocators import ALLOCATOR_CURSORS, AllocatorCursor
 from master.controllers import events, object_errors
 from master.controllers.actions import Action, Create, Delete, Failed, ForceDelete, Update, Warn, WriteAction
@@ -40,6 +42,7 @@ from master.controllers.context import (
 )
 from master.controllers.controllers import controllers
 from master.controllers.object_errors import ObjectError
+from master.controllers.pending_creates import PendingCreate, PendingCreates
 from master.errors import StatusError
 from master.registry import decoding, strategy
 from master.registry.creation import ObjectCreation
@@ -47,6 +50,7 @@ from master.registry.decoding import random_letters
 from master.registry.request import DeleteOptions
 from master.resources import quantities
 from master.resources.configuration import ServiceAccount
+from master.resources.group_resource import GroupResource
 from master.resources.quotas import LimitRange, ResourceQuota
 from master.resources.rbac import ClusterRoleBinding, RoleBinding
 from master.resources.scheme import BY_KIND, group_resource
@@ -122,15 +126,19 @@ takes 1 ms, that of one with 200 containers 100 ms. Other tasks run before the n
 class CreateQueue:
     """The creates of one pass of a controller: each object passes admission.
 
-    `is_full` is set when a bulk object is left to the next pass.
+    `is_full` is set when a bulk object is left to the next pass. `pending` are the creates of the controller about
+    which external calls are made; a later pass creates the objects.
 
     `transaction` collects the writes. `backoffs` are those of owners that did not get all objects, by uid.
     `rejected_now` are the owners with a rejected create in this pass. `warnings` are rejected objects without an owner,
     with the reason.
     """
 
-    def __init__(self, creation: ObjectCreation, lister: Lister, transaction: Transaction) -> None:
+    def __init__(
+        self, creation: ObjectCreation, lister: Lister, transaction: Transaction, pending: PendingCreates
+    ) -> None:
         self._creation = creation
+        self._pending = pending
         self._lister = lister
         self.transaction = transaction
         self.backoffs: dict[str, CreateBackoff] = {}
@@ -141,26 +149,50 @@ class CreateQueue:
         self._succeeded: set[str] = set()
 
     def create(self, action: Create) -> None:
-        """Create an object, unless its owner is backing off after a rejected create."""
+        """Create an object, unless its owner is backing off after a rejected create.
+
+        An event that exists is counted.
+        """
         if isinstance(action.object, AllocatorCursor):
             self.transaction.put(ALLOCATOR_CURSORS, action.object)
+            return
+        if isinstance(action.object, Event) and self._count_again(action.object):
             return
         owner = events.owner_of(action.object) if action.owner is None else object_reference(action.owner)
         if owner is not None and self._is_backing_off(owner.uid):
             return
+        pending: PendingCreate | None = None
+        if owner is not None:
+            meta = action.object.metadata
+            key = (owner.uid, action.object.KIND, meta.name or meta.generate_name)
+            pending = self._pending.take(key, meta.namespace)
+            if pending is None:
+                return
         if isinstance(action.object, BULK_KINDS) and not self._has_room(action.object):
+            if pending is not None:
+                self._pending.wait(pending, ())
             return
-        obj = self._with_name(action.object)
+        self._admit(action, owner, pending)
+
+    def _admit(self, action: Create, owner: ObjectReference | None, pending: PendingCreate | None) -> None:
+        write = None if pending is None else pending.write
+        obj = self._with_name(action.object, write)
         resource = BY_KIND[obj.KIND]
         try:
             obj = self._creation.create(
-                resource, default(obj, resource.rules), self.transaction, is_trusted=owner is None
+                resource, default(obj, resource.rules), self.transaction, is_trusted=owner is None, write=write
             )
+        except CallsPending as unanswered:
+            assert pending is not None
+            self._pending.wait(pending, unanswered.calls)
+            return
         except StatusError as error:
             message = _without_generated_name(error.status.message, action.object, obj)
             self._reject(action.by, obj, owner, message[:MAX_MESSAGE])
             return
         self.transaction.put(resource.group_resource, obj)
+        if pending is not None:
+            self._pending.decide(pending)
         if owner is not None:
             self._succeeded.add(owner.uid)
         if action.by:
@@ -192,17 +224,16 @@ class CreateQueue:
         self.backoffs[owner.uid] = next_backoff(before, obj.metadata.namespace, reason, now)
         self.rejected_now.add(owner.uid)
         component = component or f"{owner.kind.lower()}-controller"
-        self._count(events.create_failed(owner, obj, component, reason, self._lister.now))
+        self.create(Create(events.create_failed(owner, obj, component, reason, self._lister.now)))
 
-    def _count(self, event: Event) -> None:
-        """Create an event, or count it if it has happened before."""
+    def _count_again(self, event: Event) -> bool:
+        """Count an event if one of its name exists. Return whether it does."""
         before: Event | None = self.transaction.get(Key.of(group_resource(Event), event))
-        if before is None:
-            self.create(Create(event))
-        else:
+        if before is not None:
             self.transaction.put(group_resource(Event), events.repeated(before, event))
+        return before is not None
 
-    def _with_name(self, obj: Object) -> Object:
+    def _with_name(self, obj: Object, write: PendingWrite | None) -> Object:
         """Return the object with a generated name that is free, if it has only a prefix."""
         meta = obj.metadata
         while (
@@ -210,7 +241,8 @@ class CreateQueue:
         ):
             if not meta.generate_name:
                 break
-            meta = msgspec.structs.replace(meta, name=decoding.generate_name(meta.generate_name, random_letters()))
+            letters = random_letters() if write is None else write.letters(random_letters)
+            meta = msgspec.structs.replace(meta, name=decoding.generate_name(meta.generate_name, letters))
         return msgspec.structs.replace(obj, metadata=meta)
 
 
@@ -256,6 +288,7 @@ class ControllerRuntime:
         self._warnings: dict[str, dict[str, str]] = {}
         self._errors: dict[str, dict[str, ObjectError]] = {}
         self._backing_off: dict[str, frozenset[str]] = {}
+        self._calls: set[asyncio.Task[None]] = set()
         self.started = asyncio.Event()
         self._controllers = controllers(context)
         self._pending_startup = {controller.name for controller in self._controllers if controller.required_for_startup}
@@ -270,7 +303,8 @@ class ControllerRuntime:
             )
             for controller in self._controllers
         }
-
+        self._pending = {name: PendingCreates() for name in self._loops}
+        """The creates of each controller about which external calls are made."""
         self._pass_seconds = {name: Histogram(PASS_BUCKETS) for name in self._loops}
 
     def wake(self, name: str) -> None:
@@ -315,19 +349,36 @@ class ControllerRuntime:
                     if controller.observe is not None:
                         stack.callback(self._store.watch(resource, controller.observe))
                     stack.callback(self._store.watch(resource, wake))
+            if self._lister.context.custom_kinds is not None:
+                subscribed = stack.enter_context(contextlib.ExitStack())
+                watched: set[GroupResource] = set()
+
+                def watch_kind(resource: GroupResource) -> None:
+                    """Watch the objects of a custom kind from its first definition on."""
+                    for controller in self._controllers if resource not in watched else ():
+                        if controller.watches_custom_kinds:
+                            wake = _wake_on_event(self._loops[controller.name], controller.event_filter)
+                            subscribed.callback(self._store.watch(resource, wake))
+                    watched.add(resource)
+
+                stack.callback(self._lister.context.custom_kinds.scheme.subscribe(watch_kind))
             for kind in REJECTING_KINDS:
                 stack.callback(self._store.watch(group_resource(kind), self._reset_backoffs))
+            stack.callback(self._cancel_calls)
             async with asyncio.TaskGroup() as group:
                 for loop in self._loops.values():
                     group.create_task(loop.run())
 
     async def _reconcile(self, controller: Controller) -> None:
+        if controller.prepare is not None:
+            await controller.prepare(self._lister)
         start = self._lister.context.monotonic()
         try:
             changes = self._collect_changes(controller.name, controller.reconcile(self._lister))
             duration = self._lister.context.monotonic() - start
             self._pass_seconds[controller.name].observe(duration)
             await self._write(controller.name, changes)
+            self._pending[controller.name].end_pass()
             if controller.resync < RESYNC_SECONDS:
                 waits = controller.awaits_time(self._lister)
                 self._resyncs[controller.name] = controller.resync if waits else RESYNC_SECONDS
@@ -351,7 +402,9 @@ class ControllerRuntime:
         changes: list[Put | StorageDelete] = []
         warnings: dict[str, str] = {}
         failures: list[Failed] = []
-        creates = CreateQueue(self._creation, self._lister, Transaction(self._store))
+        pending = self._pending[loop]
+        pending.begin_pass(self._lister.context.monotonic())
+        creates = CreateQueue(self._creation, self._lister, Transaction(self._store), pending)
         for action in actions:
             if isinstance(action, Warn):
                 warnings[action.about] = action.text
@@ -366,6 +419,7 @@ class ControllerRuntime:
         self._update_backoffs(loop, creates)
         if creates.is_full:
             self._loops[loop].wake()
+        self._start_calls(loop, pending)
         return [*changes, *creates.transaction.changes]
 
     def _try_change(
@@ -380,6 +434,31 @@ class ControllerRuntime:
         except Exception as error:  # noqa: BLE001 - _record_failures logs it with its traceback
             return (Failed(action.object, error),)
         return ()
+
+    def _cancel_calls(self) -> None:
+        for call in self._calls:
+            call.cancel()
+
+    def _start_calls(self, loop: str, pending: PendingCreates) -> None:
+        """Start the external calls about creates. A pass of the controller follows each of them."""
+        for create in pending.start_calls():
+            call = asyncio.get_running_loop().create_task(
+                self._creation.caller.resolve(create.calls, create.write.external), name=f"{loop}: external calls"
+            )
+            self._calls.add(call)
+            call.add_done_callback(partial(self._finish_call, loop, pending, create))
+
+    def _finish_call(self, loop: str, pending: PendingCreates, create: PendingCreate, call: asyncio.Task[None]) -> None:
+        """Start a pass that decides the create again. It asks again if the calls have failed."""
+        self._calls.discard(call)
+        pending.finish_calls(create)
+        if call.cancelled():
+            return
+        if (error := call.exception()) is None:
+            self._loops[loop].wake()
+            return
+        log.error("external calls failed; will retry", extra={"controller": loop}, exc_info=error)
+        asyncio.get_running_loop().call_later(MIN_BACKOFF_SECONDS, self._loops[loop].wake)
 
     def _failure_events(self, loop: str, failures: Iterable[Failed]) -> Sequence[Create]:
         """Return an event for each stored object that fails and did not fail in the last pass."""
@@ -442,7 +521,7 @@ class ControllerRuntime:
         if isinstance(obj, AllocatorCursor):
             assert isinstance(action, Update)
             return Put(Key.of(ALLOCATOR_CURSORS, obj), obj, _revision(action.before))
-        resource = BY_KIND[obj.KIND]
+        resource = self._lister.stored_resource(obj)
         key = Key.of(resource.group_resource, obj)
         if isinstance(action, Update):
             revision = _revision(action.before)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from msgspec.structs import replace
 
-from api.core.config import SERVICE_ACCOUNT_NAME, SERVICE_ACCOUNT_TOKEN, SERVICE_ACCOUNT_UID, ConfigMap, Secret
+from api.core.config import SERVICE_ACCOUNT_NAME, SERVICE_ACCOUNT_TOKEN, SERVICE_ACCOUNT_UID, Secret
 from api.core.node import Namespace
 from master.auth import service_account_tokens
 from master.controllers.actions import Action, Create, Failed, ForceDelete, Update, isolate_errors
@@ -62,6 +62,5 @@ def sync_token_secrets(lister: Lister) -> Iterable[Action]:
 
 def sync_default_objects(lister: Lister) -> Iterable[Action]:
     """Create and update the default service account and the CA certificate of all namespaces."""
-    objects = lister.list(Namespace), lister.list(ServiceAccount), lister.list(ConfigMap)
-    for obj, old in default_objects(*objects, lister.context.ca_certificate):
+    for obj, old in default_objects(lister.list(Namespace), lister.get, lister.context.ca_certificate):
         yield Create(obj) if old is None else Update(obj, old)

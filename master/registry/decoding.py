@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from api.meta.schema import UNKNOWN, FieldError, shape_errors, without_nulls
+from api.codec.limits import copied
+from api.meta.schema import MAX_UNKNOWN_FIELDS, UNKNOWN, FieldError, shape_errors, without_nulls
+from api.meta.types import ObjectMeta
 from api.validation.registry import check, default
 from master import errors
 from master.request_info import RequestInfo
 from master.resources.metadata import with_metadata
 from master.resources.pod_template import check_pod_numbers
-from master.resources.resource import AnyResource
-from master.serialization.readable import unreadable
+from master.resources.resource import AnyResource, DocumentRules
+from master.serialization.readable import unreadable, unreadable_metadata
 
 
 def random_letters() -> str:
@@ -39,9 +41,15 @@ class DecodedObject:
 
 
 def decode_object(
-    info: RequestInfo, document: object, strictness: str, random_letters: Callable[[], str] | None = None
+    info: RequestInfo,
+    document: object,
+    strictness: str,
+    random_letters: Callable[[], str] | None = None,
+    duplicates: Sequence[str] = (),
 ) -> DecodedObject:
     """Return the object in a request's body. `random_letters` (five of NAME_LETTERS) completes a generateName.
+
+    `duplicates` are sentences about fields that the body sets twice. They are treated as unknown fields are.
 
     Raises Invalid for values of other types than the fields have, also for quantities and times that cannot be parsed.
     The numbers of items in lists are checked here, too, because they bound the time of all that follows. All other
@@ -51,6 +59,8 @@ def decode_object(
     if not isinstance(document, dict):
         raise errors.bad_request(f"the body is not a {resource.kind}: a JSON object is accepted")
     document = _fill_name(info, check_type_meta(resource, document), random_letters)
+    if resource.documents is not None:
+        return _decode_custom(resource, resource.documents, document, strictness, duplicates)
     without_null_fields = without_nulls(document)
     problems = _first_shape_errors(shape_errors(resource.type, without_null_fields))
     type_problems = errors.first_errors(unreadable(resource.type.API_VERSION, resource.kind, document))
@@ -63,10 +73,11 @@ def decode_object(
         problems += errors.first_errors(check(obj, resource.rules)) if type_problems else ()
     reported = {problem.path for problem in problems}
     problems += (problem for problem in type_problems if problem.path not in reported)
-    unknown = [problem for problem in problems if problem.reason == UNKNOWN]
-    if unknown and strictness == "Strict":
-        raise errors.unknown_fields(resource, [problem.path for problem in unknown])
-    unknown_warnings = tuple(f'unknown field "{problem.path}"' for problem in unknown if strictness == "Warn")
+    ignored = [f'unknown field "{problem.path}"' for problem in problems if problem.reason == UNKNOWN]
+    ignored += duplicates
+    if ignored and strictness == "Strict":
+        raise errors.strict_decoding(resource, ignored)
+    unknown_warnings = tuple(ignored) if strictness == "Warn" else ()
     rejected = [problem for problem in problems if problem.reason != UNKNOWN]
     if rejected or obj is None:
         name = document["metadata"].get("name") if isinstance(document["metadata"], dict) else ""
@@ -74,6 +85,32 @@ def decode_object(
             raise errors.invalid(resource, name if isinstance(name, str) else "", rejected)
     completed = with_metadata(default(obj, resource.rules), managed_fields=None, self_link="")
     return DecodedObject(completed, (*unknown_warnings, *resource.rules.warnings(obj)))
+
+
+def _decode_custom(
+    resource: AnyResource,
+    rules: DocumentRules[Any],
+    document: dict[str, Any],
+    strictness: str,
+    duplicates: Sequence[str],
+) -> DecodedObject:
+    """Return a custom resource. Its schema says which fields it has; their types are validated after admission."""
+    given = without_nulls(document.get("metadata") or {})
+    problems = _first_shape_errors(shape_errors(ObjectMeta, given))
+    unknown = [f"metadata.{problem.path}" for problem in problems if problem.reason == UNKNOWN]
+    rejected = [problem._replace(path=f"metadata.{problem.path}") for problem in problems if problem.reason != UNKNOWN]
+    rejected += errors.first_errors(unreadable_metadata(given))
+    if rejected:
+        raise errors.bad_request(f"{resource.kind} cannot be handled: {rejected[0]}")
+    metadata = msgspec.structs.replace(msgspec.convert(given, ObjectMeta), managed_fields=None, self_link="")
+    fields: dict[str, Any] = copied({key: value for key, value in document.items() if key != "metadata"})
+    unknown += rules.admit(fields)
+    ignored = [*(f'unknown field "{path}"' for path in unknown[:MAX_UNKNOWN_FIELDS]), *duplicates]
+    if ignored and strictness == "Strict":
+        raise errors.strict_decoding(resource, ignored)
+    warnings = ignored if strictness == "Warn" else []
+    obj = rules.build(fields, metadata)
+    return DecodedObject(obj, (*warnings, *resource.rules.warnings(obj)))
 
 
 def _first_shape_errors(problems: Iterable[FieldError]) -> list[FieldError]:

@@ -12,13 +12,13 @@ from typing import Any
 
 import msgspec
 
-from api.codec.limits import copied, value_count
 from api.meta.schema import MISSING, FieldError, without_nulls
 from api.meta.types import StatusCause, StatusDetails
 from master import errors
 from master.errors import StatusError, status_error
 from master.registry.decoding import check_type_meta
 from master.request_info import RequestInfo
+from master.resources.merge import compact, merge, step_of
 from master.resources.merge_schema import OPEN, MergeKind, MergeSchema
 from master.resources.metadata import with_metadata
 from master.resources.resource import AnyResource
@@ -26,9 +26,6 @@ from master.resources.resource import AnyResource
 Json = Any
 Path = tuple[str, ...]
 FieldSet = frozenset[Path]
-
-KEY_DEFAULTS = {"protocol": "TCP"}
-"""Keys that an item may leave out."""
 
 _LIST_ITEM = object()
 """The leaf that stands for the existence of a list item, apart from its fields."""
@@ -66,18 +63,6 @@ def _add_leaves(value: Json, shape: MergeSchema, path: Path, found: dict[Path, J
             found[*path, step_of(element, shape)] = element
     else:
         found[path] = value
-
-
-def step_of(element: Json, shape: MergeSchema) -> str:
-    """Return the path step to an item of a list."""
-    if shape.kind is MergeKind.LIST_MAP and isinstance(element, dict):
-        keys = {key: element.get(key, KEY_DEFAULTS.get(key)) for key in sorted(shape.keys)}
-        return "k:" + _compact({key: value for key, value in keys.items() if value is not None})
-    return "v:" + _compact(element)
-
-
-def _compact(value: Json) -> str:
-    return msgspec.json.encode(value).decode()
 
 
 def to_fields(paths: Iterable[Path]) -> dict[str, Json]:
@@ -125,7 +110,7 @@ def _format_step(step: str) -> str:
     if kind == "v":
         return f"[={rest}]"
     keys: dict[str, Json] = msgspec.json.decode(rest)
-    return "[" + ",".join(f"{key}={_compact(value)}" for key, value in keys.items()) + "]"
+    return "[" + ",".join(f"{key}={compact(value)}" for key, value in keys.items()) + "]"
 
 
 APPLY, UPDATE = "Apply", "Update"
@@ -225,26 +210,11 @@ def apply(
     conflicts = tuple(FieldConflict(other, path) for other in others for path in sorted(other.fields & changed))
     remaining = [replace(other, fields=other.fields - changed) for other in others]
     dropped = (earlier.fields if earlier else frozenset()) - frozenset(wanted)
-    document = _merge(live, applied, shape)
+    document = merge(live, applied, shape)
     _remove_paths(document, _removable(dropped, remaining, frozenset(wanted)), shape)
     fields = frozenset(wanted)
     time = earlier.time if earlier is not None and earlier.fields == fields else manager.time
     return Applied(document, (*remaining, replace(manager, fields=fields, time=time)), conflicts)
-
-
-def _merge(live: Json, applied: Json, shape: MergeSchema) -> Json:
-    if isinstance(live, dict) and isinstance(applied, dict) and shape.kind is not MergeKind.ATOMIC:
-        joined = {key: _merge(live[key], value, shape.child(key)) for key, value in applied.items() if key in live}
-        return {**copied(live), **copied(applied), **joined}
-    if isinstance(live, list) and isinstance(applied, list) and shape.kind in (MergeKind.LIST_MAP, MergeKind.SET):
-        wanted = {step_of(element, shape): element for element in applied}
-        known = {step_of(element, shape): element for element in live}
-        inner = shape.items or OPEN
-        merged = [
-            _merge(element, wanted[step], inner) if step in wanted else element for step, element in known.items()
-        ]
-        return copied(merged + [element for step, element in wanted.items() if step not in known])
-    return copied(applied)
 
 
 def _removable(dropped: FieldSet, others: Iterable[FieldManager], wanted: FieldSet) -> list[Path]:
@@ -331,20 +301,31 @@ def track_update(
 
 
 MAX_TRACKED_VALUES = 10_000
-"""Values of an object, without those of its managedFields, up to which it has a record of its field managers. Each
-write compares all its fields, which takes 15 us per value.
+"""Values of an object that can have managers of their own, without those of its managedFields, up to which it has a
+record of its field managers. Each write compares all these, which takes 15 us per value; a value that is owned as a
+whole, such as the versions of a CustomResourceDefinition, is compared at once.
 """
 
 MAX_OWNED_FIELDS = 20_000
 """Fields that all field managers of an object have together."""
 
 
-def _is_tracked(document: Mapping[str, Json]) -> bool:
+def _is_tracked(document: Mapping[str, Json], shape: MergeSchema) -> bool:
     """Return whether an object is small enough for a record of its field managers."""
     metadata = document.get("metadata")
     if isinstance(metadata, dict):
         metadata = {key: value for key, value in metadata.items() if key != "managedFields"}
-    return value_count({**document, "metadata": metadata}, MAX_TRACKED_VALUES) <= MAX_TRACKED_VALUES
+    pending: list[tuple[Json, MergeSchema]] = [({**document, "metadata": metadata}, shape)]
+    count = 0
+    while pending and count <= MAX_TRACKED_VALUES:
+        value, part = pending.pop()
+        if isinstance(value, dict) and part.kind is not MergeKind.ATOMIC:
+            count += len(value)
+            pending += [(each, part.child(key)) for key, each in value.items() if isinstance(each, dict | list)]
+        elif isinstance(value, list) and part.kind in (MergeKind.LIST_MAP, MergeKind.SET):
+            count += len(value)
+            pending += [(each, part.items or OPEN) for each in value if part.kind is MergeKind.LIST_MAP]
+    return count <= MAX_TRACKED_VALUES
 
 
 def _are_too_many(managers: Iterable[FieldManager]) -> bool:
@@ -356,17 +337,39 @@ def bounded_apply(
     applied: dict[str, Json],
     shape: MergeSchema,
     manager: FieldManager,
+    first_managers: Sequence[FieldManager] = (),
 ) -> Applied:
-    """Return the result of an `apply` to the live document with its managers. Raises StatusError if one of the
-    documents, or the number of owned fields, is too large.
+    """Return the result of an `apply` to the live document with its managers; `first_managers` are those of a document
+    without a record. Raises StatusError if one of the documents, or the number of owned fields, is too large.
     """
     for name, document in (("body", applied), ("object", live)):
-        if not _is_tracked(document):
-            raise _too_large(f"the {name} of a server-side apply has more than {MAX_TRACKED_VALUES} values")
-    result = apply(live, applied, shape, managers_in(live), manager)
+        if not _is_tracked(document, shape):
+            raise _too_large(
+                f"the {name} of a server-side apply has more than {MAX_TRACKED_VALUES} values that can have managers"
+            )
+    result = apply(live, applied, shape, managers_in(live) or first_managers, manager)
     if _are_too_many(result.managers):
         raise _too_large(f"the field managers of the object have more than {MAX_OWNED_FIELDS} fields")
     return result
+
+
+def without_defaulted(
+    result: Applied, live: Mapping[str, Json], defaulted: Mapping[str, Json], shape: MergeSchema
+) -> Applied:
+    """Return the result of an apply without the conflicts about fields that defaults make equal to the live ones.
+
+    `defaulted` is its document with defaults. The items of an atomic list, such as the volumeClaimTemplates of a
+    StatefulSet, differ from the live ones only by defaults. Both managers own such a field.
+    """
+    before, after = leaves(live, shape), leaves(defaulted, shape)
+    equal = [each for each in result.conflicts if before.get(each.path) == after.get(each.path)]
+    if not equal:
+        return result
+    kept: dict[tuple[str, str, str], set[Path]] = {}
+    for conflict in equal:
+        kept.setdefault(conflict.manager.identity, set()).add(conflict.path)
+    managers = tuple(replace(each, fields=each.fields | kept.get(each.identity, set())) for each in result.managers)
+    return replace(result, managers=managers, conflicts=tuple(each for each in result.conflicts if each not in equal))
 
 
 def _too_large(message: str) -> StatusError:
@@ -382,10 +385,26 @@ def applied_fields(info: RequestInfo, document: object, manager: str) -> dict[st
         raise errors.bad_request(f"the body is not a {info.resource.kind}: an object with metadata is accepted")
     if document["metadata"].get("managedFields") is not None:
         raise errors.bad_request("metadata.managedFields must be nil")
-    applied: dict[str, Any] = without_nulls(check_type_meta(info.resource, document))  # type: ignore[assignment]
+    applied: dict[str, Any] = check_type_meta(info.resource, document)
+    if info.resource.documents is None:
+        applied = without_nulls(applied)  # type: ignore[assignment]
+    else:
+        # A null may be the value of a nullable field.
+        applied["metadata"] = without_nulls(applied["metadata"])
     if info.subresource == "status":
         return {key: value for key, value in applied.items() if key in ("apiVersion", "kind", "status")}
     return {key: value for key, value in applied.items() if key != "status" or not info.resource.has_status}
+
+
+def undeclared_field(info: RequestInfo, field: str) -> StatusError:
+    """Return 500: an apply has a field that the schema of a custom resource does not declare."""
+    resource = info.resource
+    name = f"{info.namespace}/{info.name}" if info.namespace else f"/{info.name}"
+    message = (
+        f"failed to create typed patch object ({name}; {resource.type.API_VERSION}, Kind={resource.kind}): "
+        f".{field}: field not declared in schema"
+    )
+    return status_error(500, "InternalError", message)
 
 
 def managers_after_update(
@@ -406,7 +425,7 @@ def managers_after_update(
         return ()
     # As JSON, in which lists are lists; `to_builtins` returns the tuples of the types, which no merge descends into.
     before, after = (msgspec.json.decode(msgspec.json.encode(obj)) for obj in (old, new))
-    if not _is_tracked(before) or not _is_tracked(after):
+    if not all(_is_tracked(document, resource.merge_schema) for document in (before, after)):
         return ()
     managers = managers_in(before if given is None else sent)
     if given and _are_too_many(managers):

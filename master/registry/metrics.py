@@ -18,7 +18,7 @@ from master import errors
 from master.registry.request import Request, Response
 from master.request_info import Selection, parse_selection
 from master.resources.metadata import Clock
-from master.resources.metrics import NODE_METRICS, NodeMetrics, PodMetrics, PodStats, Summary, node_metrics, pod_metrics
+from master.resources.metrics import NODE_METRICS, NodeMetrics, PodMetrics, Summary, node_metrics, pod_metrics
 from master.resources.scheme import group_resource
 from master.serialization import negotiation, tables
 from master.storage.interface import Storage
@@ -108,19 +108,22 @@ class MetricsReader:
             and pod.status.phase not in FINAL_PHASES
             and _selects(selection, pod)
         ]
-        summaries = await self._summaries({pod.spec.node_name for pod in pods})
-        seen: dict[tuple[str, str, str], PodStats] = {
-            (node, pod.pod_ref.namespace, pod.pod_ref.name): pod
-            for node, summary in summaries.items()
-            for pod in summary.pods
-        }
-        now, rows = self._clock(), []
-        for pod in pods:
-            stats = seen.get((pod.spec.node_name, pod.metadata.namespace, pod.metadata.name))
-            metrics = None if stats is None else pod_metrics(pod, stats, now)
-            if metrics is not None:
-                rows.append(metrics)
-        return rows
+        return await self.pod_metrics(pods)
+
+    async def pod_metrics(self, pods: Iterable[Pod]) -> list[PodMetrics]:
+        """Return the metrics of those pods whose nodes report them. Other tasks run in between."""
+        wanted = {(pod.spec.node_name, pod.metadata.namespace, pod.metadata.name): pod for pod in pods}
+        summaries = await self._summaries({node for node, _, _ in wanted if node})
+        now, rows = self._clock(), {}
+        for node, summary in summaries.items():
+            await asyncio.sleep(0)
+            for stats in summary.pods:
+                key = (stats.pod_ref.namespace, stats.pod_ref.name)
+                pod = wanted.get((node, *key))
+                metrics = None if pod is None else pod_metrics(pod, stats, now)
+                if metrics is not None:
+                    rows[key] = metrics
+        return [rows[key] for key in sorted(rows)]
 
     def _stored(self, kind: type[Object], namespace: str = "") -> Iterable[Any]:
         return (record.object for record in self._store.list(group_resource(kind), namespace))

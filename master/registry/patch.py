@@ -1,4 +1,4 @@
-"""The three patch formats: RFC 7386 merge patch, RFC 6902 JSON patch, Kubernetes strategic merge patch. Pure.
+"""Two patch formats: RFC 7386 merge patch and Kubernetes strategic merge patch. Pure.
 
 Documents are decoded JSON. Arguments are not changed. Raises `InvalidPatch` when a patch cannot be applied.
 """
@@ -6,58 +6,22 @@ Documents are decoded JSON. Arguments are not changed. Raises `InvalidPatch` whe
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
 
-import msgspec
-
-from api.codec.limits import MAX_DEPTH, MAX_VALUES, copied, is_too_deep
+from api.codec.limits import MAX_VALUES, copied
 from master.resources.merge_schema import OPEN, MergeKind, MergeSchema
+from master.serialization.json_patch import Budget, InvalidPatch, Json
 
-Json = Any
 Identity = Callable[[Json], Json]
 
 _DELETE_FROM = "$deleteFromPrimitiveList/"
 _ORDER = "$setElementOrder/"
 
 
-MAX_NAME_CHARACTERS = 200
-"""Characters of a path or a value that an error message quotes."""
-
-MAX_OPERATIONS = 10_000
-MAX_COPIED_BYTES = 3 << 20
-"""Limits of a JSON patch, those of kube-apiserver: operations, and bytes that `copy` adds. Each copy of the whole
-document doubles it, so a patch of 1 KB could need all memory.
-"""
-
-MAX_SHIFTED_ITEMS = 50_000_000
-"""List items that the operations of a JSON patch move by one place, because they insert or remove one before them.
-10,000 operations at the front of a list of 190,000 items would take a second.
-"""
-
 MAX_MERGED_VALUES = 4 * MAX_VALUES
 """Values of the document and of the patch that a strategic merge visits. Each is visited once or twice, except if the
 patch names one item of a list many times.
 """
-
-
-class InvalidPatch(ValueError):
-    """The patch cannot be applied; says which part of it, and which value was there."""
-
-
-class _Budget:
-    """The work that a patch may cause beyond what its own size bounds."""
-
-    def __init__(self, limit: int, action: str) -> None:
-        self._limit = limit
-        self._remaining = limit
-        self._action = action
-
-    def spend(self, number: int) -> None:
-        """Subtract a number of items. Raises InvalidPatch beyond the limit."""
-        self._remaining -= number
-        if self._remaining < 0:
-            raise InvalidPatch(f"the patch {self._action} more than {self._limit} items")
 
 
 def merge_patch(target: Json, patch: Json) -> Json:
@@ -73,140 +37,6 @@ def merge_patch(target: Json, patch: Json) -> Json:
     return result
 
 
-# --- RFC 6902 ---------------------------------------------------------------------------------------------------------
-
-
-def json_patch(target: Json, operations: Json) -> Json:
-    """Apply the operations of RFC 6902 in order, all or none."""
-    if not isinstance(operations, list):
-        raise InvalidPatch("a JSON patch is a list of operations")
-    if len(operations) > MAX_OPERATIONS:
-        raise InvalidPatch(f"it has {len(operations)} operations; {MAX_OPERATIONS} are accepted")
-    result, copied_bytes, shifts = copied(target), 0, _Budget(MAX_SHIFTED_ITEMS, "shifts")
-    for number, operation in enumerate(operations):
-        if not isinstance(operation, dict) or not isinstance(operation.get("path"), str):
-            raise InvalidPatch(f"operation {number} is not an object with op and path")
-        try:
-            if operation.get("op") == "copy":
-                copied_bytes += len(msgspec.json.encode(_find(result, _pointer(operation.get("from")))))
-                if copied_bytes > MAX_COPIED_BYTES:
-                    raise InvalidPatch(f"the patch copies more than {MAX_COPIED_BYTES} bytes")
-            result = _operate(result, operation, shifts)
-        except InvalidPatch as error:
-            name = f"{operation.get('op')} {operation['path']}"[:MAX_NAME_CHARACTERS]
-            raise InvalidPatch(f"operation {number} ({name}): {error}") from error
-        except RecursionError:
-            raise _too_deep() from None
-    if is_too_deep(result):
-        raise _too_deep()
-    return result
-
-
-def _too_deep() -> InvalidPatch:
-    return InvalidPatch(f"the result has more than {MAX_DEPTH} levels")
-
-
-def _operate(document: Json, operation: Mapping[str, Json], shifts: _Budget) -> Json:
-    name, path = operation.get("op"), _pointer(operation["path"])
-    if name in ("add", "replace", "test") and "value" not in operation:
-        raise InvalidPatch("value is missing")
-    if name == "add":
-        return _add(document, path, copied(operation["value"]), shifts)
-    if name == "remove":
-        return _remove(document, path, shifts)
-    if name == "replace":
-        return _replace(document, path, copied(operation["value"]))
-    if name == "test":
-        if not _same(_find(document, path), operation["value"]):
-            raise InvalidPatch("the value there is another one")
-        return document
-    if name in ("move", "copy"):
-        source = _pointer(operation.get("from"))
-        value = _find(document, source)
-        if name == "copy":
-            value = copied(value)
-        else:
-            if path[: len(source)] == source and path != source:
-                raise InvalidPatch("a value cannot be moved into itself")
-            document = _remove(document, source, shifts)
-        return _add(document, path, value, shifts)
-    raise InvalidPatch("op is not one of add, remove, replace, move, copy, test")
-
-
-def _pointer(text: Json) -> list[str]:
-    if not isinstance(text, str) or (text and not text.startswith("/")):
-        raise InvalidPatch(f"{repr(text)[:MAX_NAME_CHARACTERS]} is not a JSON pointer")
-    if text.count("/") > MAX_DEPTH:
-        raise InvalidPatch(f"a JSON pointer has {text.count('/')} parts; {MAX_DEPTH} are accepted")
-    return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
-
-
-def _index(items: list[Json], part: str, end: int) -> int:
-    is_number = part.isascii() and part.isdecimal() and len(part) < 10
-    if not is_number or (len(part) > 1 and part.startswith("0")) or int(part) > end:
-        raise InvalidPatch(f"{part[:MAX_NAME_CHARACTERS]!r} is not an index of a list of {len(items)}")
-    return int(part)
-
-
-def _find(document: Json, path: Sequence[str]) -> Json:
-    for part in path:
-        if isinstance(document, dict) and part in document:
-            document = document[part]
-        elif isinstance(document, list):
-            document = document[_index(document, part, len(document) - 1)]
-        else:
-            raise InvalidPatch("there is no such place")
-    return document
-
-
-def _add(document: Json, path: Sequence[str], value: Json, shifts: _Budget) -> Json:
-    if not path:
-        return value
-    parent, part = _find(document, path[:-1]), path[-1]
-    if isinstance(parent, dict):
-        parent[part] = value
-    elif isinstance(parent, list):
-        index = len(parent) if part == "-" else _index(parent, part, len(parent))
-        shifts.spend(len(parent) - index)
-        parent.insert(index, value)
-    else:
-        raise InvalidPatch("there is no such place")
-    return document
-
-
-def _replace(document: Json, path: Sequence[str], value: Json) -> Json:
-    if not path:
-        return value
-    _find(document, path)
-    parent, part = _find(document, path[:-1]), path[-1]
-    parent[part if isinstance(parent, dict) else int(part)] = value
-    return document
-
-
-def _remove(document: Json, path: Sequence[str], shifts: _Budget) -> Json:
-    if not path:
-        return None
-    _find(document, path)
-    parent, part = _find(document, path[:-1]), path[-1]
-    if isinstance(parent, list):
-        shifts.spend(len(parent) - int(part))
-        del parent[int(part)]
-    else:
-        del parent[part]
-    return document
-
-
-def _same(left: Json, right: Json) -> bool:
-    """Return whether two JSON values are equal; true is not 1."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(_same, left, right))
-    return bool(left == right)
-
-
 # --- strategic merge --------------------------------------------------------------------------------------------------
 
 
@@ -217,12 +47,12 @@ def strategic_merge_patch(target: Json, patch: Json, shape: MergeSchema) -> Json
     """
     if not isinstance(patch, dict):
         raise InvalidPatch("a strategic merge patch is an object")
-    visits = _Budget(MAX_MERGED_VALUES, "merges")
+    visits = Budget(MAX_MERGED_VALUES, "merges")
     return _merge_map(target if isinstance(target, dict) else {}, patch, shape, visits)
 
 
 def _merge_map(
-    target: Mapping[str, Json], patch: Mapping[str, Json], shape: MergeSchema, visits: _Budget
+    target: Mapping[str, Json], patch: Mapping[str, Json], shape: MergeSchema, visits: Budget
 ) -> dict[str, Json]:
     visits.spend(len(target) + len(patch))
     directive = patch.get("$patch", "merge")
@@ -254,7 +84,7 @@ def _retained(target: Mapping[str, Json], patch: Mapping[str, Json]) -> dict[str
     return {key: value for key, value in target.items() if key in retained}
 
 
-def _delete_from_lists(result: dict[str, Json], patch: Mapping[str, Json], visits: _Budget) -> None:
+def _delete_from_lists(result: dict[str, Json], patch: Mapping[str, Json], visits: Budget) -> None:
     for key, value in patch.items():
         name, gone = key.removeprefix(_DELETE_FROM), value
         if name != key and name in result:
@@ -263,7 +93,7 @@ def _delete_from_lists(result: dict[str, Json], patch: Mapping[str, Json], visit
             result[name] = [element for element in _as_list(result[name], name) if _hashable(element) not in removed]
 
 
-def _merge_field(result: dict[str, Json], key: str, value: Json, shape: MergeSchema, visits: _Budget) -> None:
+def _merge_field(result: dict[str, Json], key: str, value: Json, shape: MergeSchema, visits: Budget) -> None:
     if value is None:
         result.pop(key, None)
     elif isinstance(value, dict):
@@ -288,7 +118,7 @@ def _merge_field(result: dict[str, Json], key: str, value: Json, shape: MergeSch
 
 
 def _merge_list(
-    name: str, target: list[Json], patch: list[dict[str, Json]], shape: MergeSchema, visits: _Budget
+    name: str, target: list[Json], patch: list[dict[str, Json]], shape: MergeSchema, visits: Budget
 ) -> list[Json]:
     by, inner = shape.keys[0], shape.items or OPEN
     if any(element.get("$patch") == "replace" for element in patch):

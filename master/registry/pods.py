@@ -19,7 +19,8 @@ from api.meta.schema import without_nulls
 from api.meta.types import Condition, Object, StatusCause, StatusDetails
 from master import errors
 from master.registry import strategy
-from master.registry.guaranteed_update import WriteDecision, guaranteed_update
+from master.registry.guaranteed_update import WriteDecision
+from master.registry.registry import Registry
 from master.registry.request import DeleteOptions, Request, Response, dry_run
 from master.resources.disruption_budgets import (
     ALWAYS,
@@ -190,9 +191,10 @@ DISRUPTION_BUDGETS = group_resource(PodDisruptionBudget)
 class PodActions:
     """Binds and evicts pods. Raises `errors.StatusError`, and NotReady when the store rejects a write."""
 
-    def __init__(self, storage: Storage, clock: Callable[[], datetime.datetime]) -> None:
+    def __init__(self, storage: Storage, clock: Callable[[], datetime.datetime], registry: Registry) -> None:
         self._store = storage
         self._clock = clock
+        self._registry = registry
 
     async def bind(self, request: Request) -> Response:
         """Serve POST pods/NAME/binding, and POST bindings, where only the body names the pod."""
@@ -204,20 +206,22 @@ class PodActions:
 
         def decide() -> WriteDecision[Response]:
             old = self._old(request.info.namespace, name)
+            self._registry.admit_action(request, old.object)
             pod = bind(PODS, old.object, binding, self._clock())
             return WriteDecision(_created, (Put(old.key, pod, expect=old.revision),), dry_run(request.query))
 
-        return await guaranteed_update(self._store, PODS, name, decide)
+        return await self._registry.decide_action(request, decide)
 
     async def evict(self, request: Request) -> Response:
         """Serve POST pods/NAME/eviction. The budget is charged in the write that ends the pod."""
-        return await guaranteed_update(self._store, PODS, request.info.name, lambda: self._decide_eviction(request))
+        return await self._registry.decide_action(request, lambda: self._decide_eviction(request))
 
     def _decide_eviction(self, request: Request) -> WriteDecision[Response]:
         now, old = self._clock(), self._old(request.info.namespace, request.info.name)
         options = decode_eviction(request.info.name, request.body).delete_options or DeleteOptions()
         pod: Pod = old.object
         strategy.check_preconditions(PODS, pod, options)
+        self._registry.admit_action(request, pod, is_dry_run=bool(options.dry_run))
         budgets = self._store.list_uncommitted(DISRUPTION_BUDGETS, pod.metadata.namespace)
         budget = budget_after_eviction(pod, (record.object for record in budgets), now)
         remaining = strategy.prepare_delete(PODS, with_eviction_condition(pod, now), options, now, self._node_of(pod))

@@ -18,6 +18,7 @@ from api.meta import names
 from api.meta.schema import FieldError, quoted, without_nulls
 from api.meta.types import StatusCause, StatusDetails
 from master import errors
+from master.admission.external_calls import PendingWrite
 from master.auth.rbac import Requester
 from master.config import MasterConfig
 from master.registry.creation import ObjectCreation
@@ -146,12 +147,19 @@ class ProjectRequests:
 
     async def create(self, requester: Requester, document: object, *, dry_run: bool) -> Response:
         """Create the objects of the template for the requester, all in one write."""
-        request = decode_project_request(document)
+        request, write = decode_project_request(document), PendingWrite()
         return await guaranteed_update(
-            self._store, PROJECTS, request.metadata.name, lambda: self._decide(requester, request, is_dry_run=dry_run)
+            self._store,
+            PROJECTS,
+            request.metadata.name,
+            lambda: self._decide(requester, request, write, is_dry_run=dry_run),
+            write,
+            self._creation.caller,
         )
 
-    def _decide(self, requester: Requester, request: ProjectRequest, *, is_dry_run: bool) -> WriteDecision[Response]:
+    def _decide(
+        self, requester: Requester, request: ProjectRequest, write: PendingWrite, *, is_dry_run: bool
+    ) -> WriteDecision[Response]:
         name, user, template = request.metadata.name, requester.user.name, self._policy.template
         key = Key(PROJECTS.stored_group_resource, "", name)
         transaction = Transaction(self._store)
@@ -159,11 +167,11 @@ class ProjectRequests:
             raise errors.already_exists(PROJECTS, name)
         check_count(request, user, transaction.list(key.resource), self._policy.max_per_user, self._creation.clock())
         values = values_of(name, request.display_name, request.description, user)
-        project = self._create(template.project, template.expand(template.project, values), name, transaction)
+        project = self._create(template.project, template.expand(template.project, values), name, transaction, write)
         project = with_metadata(project, annotations={**project.metadata.annotations, REQUESTER_ANNOTATION: user})
         transaction.put(key.resource, PROJECTS.to_stored(project))
         for each in template.objects:
-            obj = self._create(each, template.expand(each, values), name, transaction)
+            obj = self._create(each, template.expand(each, values), name, transaction, write)
             if obj is not None:
                 transaction.put(each.resource.stored_group_resource, each.resource.to_stored(obj))
         changes = transaction.changes
@@ -175,7 +183,12 @@ class ProjectRequests:
         return WriteDecision(respond, changes, is_dry_run)
 
     def _create(
-        self, template_object: TemplateObject, document: dict[str, Any], project: str, transaction: Transaction
+        self,
+        template_object: TemplateObject,
+        document: dict[str, Any],
+        project: str,
+        transaction: Transaction,
+        write: PendingWrite,
     ) -> Any:
         """Return an object of the template as it is to be stored; None if the project has it already."""
         resource = template_object.resource
@@ -184,4 +197,4 @@ class ProjectRequests:
         key = Key(resource.stored_group_resource, obj.metadata.namespace, obj.metadata.name)
         if transaction.get(key) is not None:
             return None
-        return self._creation.create(resource, obj, transaction)
+        return self._creation.create(resource, obj, transaction, write=write)

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
 
 from api.meta.schema import NOT_SUPPORTED, FieldError, quoted
 from master import errors
+from master.admission.external_calls import PendingWrite
 from master.admission.plugin import ignore_annotation
 from master.auth.attributes import User
+from master.registry.decoding import random_letters
 from master.request_info import NameFilter, RecordFilter, RequestInfo, bool_param
 from master.storage.interface import Key
 
@@ -43,7 +46,7 @@ class DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
     dry_run: tuple[str, ...] = ()
 
 
-MAX_FIELD_MANAGER_LENGTH = 128
+MAX_FIELD_MANAGER_LENGTH, MAX_DURATION_LENGTH = 128, 64
 
 
 METHOD_VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
@@ -84,6 +87,25 @@ def int_param(query: Mapping[str, str], name: str) -> int | None:
     return int(text)
 
 
+MAX_REQUEST_SECONDS = 60.0
+_DURATION = re.compile(r"[-+]?(0|((\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h))+)", re.ASCII)
+_DURATION_PART = re.compile(r"(\d+\.?\d*|\.\d+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
+_UNIT_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def request_seconds(query: Mapping[str, str]) -> float:
+    """Return how long a write may take: the parameter timeout, such as `34s`, at most a minute.
+
+    Raises BadRequest if it is not a duration as Go writes them.
+    """
+    text = query.get("timeout", "")
+    if text and (len(text) > MAX_DURATION_LENGTH or not _DURATION.fullmatch(text)):
+        reason = f"time: invalid duration {quoted(text)}"
+        raise errors.bad_request(f"invalid timeout specified in the request URL - {reason}")
+    seconds = sum(float(number) * _UNIT_SECONDS[unit] for number, unit in _DURATION_PART.findall(text))
+    return min(seconds, MAX_REQUEST_SECONDS) if seconds > 0 and not text.startswith("-") else MAX_REQUEST_SECONDS
+
+
 def field_manager(query: Mapping[str, str], headers: Mapping[str, str]) -> str:
     """Return the field manager: the parameter, or the beginning of the User-Agent. Raises StatusError."""
     name = query.get("fieldManager") or headers.get("User-Agent", "").partition("/")[0] or "unknown"
@@ -117,11 +139,19 @@ INCONSISTENT = -1
 """In place of a revision: the page shows the state at the time of its request."""
 
 
+MAX_PAGE_AGE_SECONDS = 300
+"""How long the revision of a list is kept for its next pages, as by kube-apiserver. A later one is inconsistent."""
+
+
 class ContinueToken(msgspec.Struct, frozen=True):
-    """Where the next page of a list begins: after an object (namespace, name), at a revision or INCONSISTENT."""
+    """Where the next page of a list begins: after an object (namespace, name), at a revision or INCONSISTENT.
+
+    `start` is when the first page was read, in seconds since 1970.
+    """
 
     rv: int
     after: tuple[str, str]
+    start: int = 0
 
 
 def encode_continue(token: ContinueToken) -> str:
@@ -154,10 +184,18 @@ class Request:
     record_filter: RecordFilter | None = None
     """The objects that the user may get; None means all."""
     body: Any = None
+    duplicate_fields: tuple[str, ...] = ()
+    """A sentence for each field that the body sets twice."""
     client_address: str = ""
     """Where the connection came from; empty if the user is impersonated."""
     annotate: Callable[[str, str], None] = ignore_annotation
     """Adds an annotation to the audit events of the request."""
+    write: PendingWrite = field(default_factory=PendingWrite)
+    """What stays the same while the request is decided again."""
+
+    def next_letters(self) -> str:
+        """Return the next letters for a generated name."""
+        return self.write.letters(random_letters)
 
     @property
     def key(self) -> Key:
@@ -172,7 +210,7 @@ class Response:
     status: int
     body: bytes
     warnings: tuple[str, ...] = ()
-    parts: Sequence[bytes] = ()
+    parts: Sequence[bytes | memoryview] = ()
 
 
 def parse_delete_options(request: Request) -> DeleteOptions:

@@ -7,12 +7,13 @@ Raises `StatusError` where the write is not allowed.
 from __future__ import annotations
 
 import datetime
+from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
 import msgspec
 
-from api.core.node import NamespaceStatus, Node
+from api.core.node import Namespace, NamespaceStatus, Node
 from api.core.pod import FINAL_PHASES, Pod
 from api.meta.schema import FORBIDDEN, FieldError, quoted
 from api.meta.types import Object
@@ -59,21 +60,48 @@ def prepare_create(resource: AnyResource, obj: Any, uid: str, now: datetime.date
     return resource.prepare_for_create(new)
 
 
-def validate(resource: AnyResource, obj: Any) -> None:
+def validate(resource: AnyResource, obj: Any, old: Any = None, subresource: str = "") -> None:
     """Require that an object is valid: as admission has completed it, and with the fields that the server sets.
 
-    Raises Invalid with the errors of the object.
+    `old` is the stored object if only a part of it changes, that of a `subresource`; its own errors remain. Raises
+    Invalid with the errors of the object.
     """
-    problems = errors.first_errors(check(obj, resource.rules))
+    problems = errors.first_errors(chain(check(obj, resource.rules), _schema_errors(resource, obj, old, subresource)))
+    if problems and old is not None:
+        stored = set(check(old, resource.rules))
+        problems = [problem for problem in problems if problem not in stored]
     if problems:
         raise errors.invalid(resource, obj.metadata.name, problems)
+
+
+def validate_create(resource: AnyResource, obj: Any) -> None:
+    """Require that a new object is valid. Raises Invalid."""
+    validate(resource, obj)
+    problems = errors.first_errors(resource.rules.validate_create(obj))
+    if problems:
+        raise errors.invalid(resource, obj.metadata.name, problems)
+
+
+def _schema_errors(resource: AnyResource, new: Any, old: Any, subresource: str = "") -> Iterator[FieldError]:
+    """Yield what the schema of a custom resource does not allow."""
+    if resource.documents is not None:
+        yield from resource.documents.validate(new, old, subresource)
+
+
+def require_revision(resource: AnyResource, obj: Any) -> None:
+    """Require that the update of a custom resource names the revision that it replaces. Raises Invalid."""
+    if resource.documents is not None and obj.metadata.resource_version in ("", "0"):
+        problem = FieldError("metadata.resourceVersion", "0", "must be specified for an update")
+        raise errors.invalid(resource, obj.metadata.name, [problem])
 
 
 def prepare_update(resource: AnyResource, new: Any, old: Any) -> Any:
     """Return the object after an update of everything but its status. Raises Invalid if it is not valid."""
     _check_identity(resource, new, old)
     new = resource.prepare_for_update(_with_old_metadata(new, old), old)
-    problems = errors.first_errors(chain(check(new, resource.rules), check_update(old, new, resource.rules)))
+    problems = errors.first_errors(
+        chain(check(new, resource.rules), _schema_errors(resource, new, old), check_update(old, new, resource.rules))
+    )
     old_finalizers = set(old.metadata.finalizers)
     added = [name for name in new.metadata.finalizers if name not in old_finalizers]
     if old.metadata.deletion_timestamp and added:
@@ -155,15 +183,19 @@ def prepare_delete(
 
     `node` is the node that a pod is bound to, if that node exists.
     """
-    if resource.kind == "Namespace":
+    if resource.is_stored_as(Namespace):
         return _prepare_namespace_delete(resource, obj, now)
     obj = _with_policy_finalizer(obj, _propagation_policy(resource, obj, options))
+    if resource.deletion_finalizer and not obj.metadata.deletion_timestamp:
+        obj = _with_finalizer(obj, resource.deletion_finalizer)
     grace = _grace_seconds(obj, options, node) if isinstance(obj, Pod) else 0
     if grace == 0 and not obj.metadata.finalizers:
         return None
     since = parse_time(obj.metadata.deletion_timestamp)
     before = obj.metadata.deletion_grace_period_seconds
     if since is None:
+        if obj.metadata.generation:  # Deletion changes the desired state.
+            obj = with_metadata(obj, generation=obj.metadata.generation + 1)
         return _with_deletion_timestamp(obj, now + datetime.timedelta(seconds=grace), grace)
     if before is None or grace >= before:
         return obj
@@ -196,6 +228,11 @@ def _with_policy_finalizer(obj: Any, policy: str) -> Any:
     if finalizer and finalizer not in finalizers:
         finalizers += (finalizer,)
     return obj if finalizers == before else with_metadata(obj, finalizers=finalizers)
+
+
+def _with_finalizer(obj: Any, name: str) -> Any:
+    finalizers = obj.metadata.finalizers
+    return obj if name in finalizers else with_metadata(obj, finalizers=(*finalizers, name))
 
 
 def _with_deletion_timestamp(obj: Any, end: datetime.datetime, grace: int) -> Any:

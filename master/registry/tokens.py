@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import uuid
+
 import msgspec
 
 from api.core.auth import TokenRequest, TokenRequestStatus
@@ -11,6 +13,8 @@ from master.admission.node_restriction import check_token_request
 from master.auth import service_account_tokens
 from master.auth.service_account_tokens import TokenSigner
 from master.registry import decoding
+from master.registry.guaranteed_update import WriteDecision
+from master.registry.registry import Registry
 from master.registry.request import Request, Response
 from master.resources.configuration import ServiceAccount
 from master.resources.metadata import Clock, format_time
@@ -21,13 +25,22 @@ from master.storage.interface import Key, Storage
 class TokenRequests:
     """Creates signed tokens. They are not stored. Raises `errors.StatusError`."""
 
-    def __init__(self, store: Storage, signer: TokenSigner, clock: Clock) -> None:
+    def __init__(self, store: Storage, signer: TokenSigner, clock: Clock, registry: Registry) -> None:
         self._store = store
         self._signer = signer
         self._clock = clock
+        self._registry = registry
 
     async def create(self, request: Request) -> Response:
         """POST serviceaccounts/NAME/token."""
+
+        def decide() -> WriteDecision[Response]:
+            response = self._decide(request)
+            return WriteDecision(lambda _: response, is_dry_run=True)
+
+        return await self._registry.decide_action(request, decide)
+
+    def _decide(self, request: Request) -> Response:
         token_request = decode_token_request(request)
         reference = token_request.spec.bound_object_ref
         bound = None
@@ -41,8 +54,9 @@ class TokenRequests:
         if record is None:
             raise errors.not_found(request.info.resource, request.info.name)
         account: ServiceAccount = record.object
+        self._registry.admit_action(request, account)
         now = self._clock()
-        claims = service_account_tokens.token_claims(account, token_request, bound, now)
+        claims = service_account_tokens.token_claims(account, token_request, bound, now, str(uuid.uuid4()))
         expiration = now.fromtimestamp(claims["exp"], now.tzinfo)
         response = TokenRequest(
             api_version=TokenRequest.API_VERSION,

@@ -30,6 +30,7 @@ from master.resources.users import (
     UserReference,
 )
 from master.serialization import negotiation, tables
+from master.serialization.json_patch import InvalidPatch, json_patch
 from master.storage.interface import Key, Storage, Transaction
 
 
@@ -147,10 +148,10 @@ class Users:
         before = msgspec.to_builtins(mapping_of(*self._mapping(request, Transaction(self._store))))
         try:
             if request.content_type == negotiation.JSON_PATCH:
-                document = patch.json_patch(before, request.body)
+                document = json_patch(before, request.body)
             else:
                 document = patch.merge_patch(before, request.body)
-        except patch.InvalidPatch as error:
+        except InvalidPatch as error:
             raise errors.invalid_patch(str(error)) from error
         return self._decide_write(request, document, is_create=False)
 

@@ -1,4 +1,4 @@
-"""HorizontalPodAutoscaler (v2 and v1) and its metrics. Stored and served; no controller acts on it. Pure.
+"""HorizontalPodAutoscaler (v2 and v1) and its metrics. Pure.
 
 autoscaling/v1 has one metric, the CPU usage. Annotations hold the fields that it does not have, as in Kubernetes.
 """
@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec.structs import asdict, replace
 
-from api.meta import names
-from api.meta.schema import MISSING, NOT_SUPPORTED, FieldError, quoted, unsupported_values
+from api.meta import names, quantity
+from api.meta.schema import MISSING, NOT_SUPPORTED, TOO_MANY, FieldError, quoted, unsupported_values
 from api.meta.selectors import LabelSelector, check_selector
 from api.meta.types import Condition, Object, ObjectMeta, Value, merge_keys
 from api.meta.values import Int32, Quantity, Time
@@ -129,9 +129,9 @@ class ExternalMetricStatus(PodsMetricStatus, frozen=True):
 
 
 class MetricStatus(Value, frozen=True):
-    """The measured value of a metric. `type` names the field that is set."""
+    """The measured value of a metric. `type` names the field that is set; it is empty if the metric has no value."""
 
-    type: str = ""
+    type: str
     resource: ResourceMetricStatus | None = None
     pods: PodsMetricStatus | None = None
     object: ObjectMetricStatus | None = None
@@ -216,8 +216,19 @@ def _validate_target(path: str, target: MetricTarget, accepted: tuple[str, ...])
         elif field != name and value is not None:
             yield FieldError(f"{path}.{field}", quoted(value), f"is not accepted where the type is {target.type}")
     yield from minimum((f"{path}.averageUtilization", target.average_utilization, 1))
-    yield from quantity_at_least(f"{path}.value", target.value)
-    yield from quantity_at_least(f"{path}.averageValue", target.average_value)
+    yield from _positive_quantity(f"{path}.value", target.value)
+    yield from _positive_quantity(f"{path}.averageValue", target.average_value)
+
+
+def _positive_quantity(path: str, text: str | float | None) -> Iterator[FieldError]:
+    """Yield an error unless the quantity is above 0; an omitted quantity is accepted."""
+    if text is None:
+        return
+    try:
+        if quantity.parse(text) <= 0:
+            yield FieldError(path, quoted(text), "must be positive")
+    except quantity.BadQuantity as error:
+        yield FieldError(path, quoted(text), str(error))
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------
@@ -248,7 +259,8 @@ def metric_text(metric: MetricSpec, status: MetricStatus | None) -> str:
 
 SELECT_POLICIES, POLICY_TYPES = ("Max", "Min", "Disabled"), ("Pods", "Percent")
 DEFAULT_UTILIZATION, MAX_PERIOD_SECONDS, MAX_WINDOW_SECONDS, MAX_METRICS_SHOWN = 80, 1800, 3600, 2
-AUTOSCALER_WARNING = "no controller of this master acts on a HorizontalPodAutoscaler: replicas stay as they are"
+MAX_METRICS, MAX_POLICIES = 100, 100
+"""Metrics of an autoscaler, and policies of a direction. All of them are computed in each pass."""
 
 
 class HPAScalingPolicy(Value, frozen=True):
@@ -364,7 +376,8 @@ def _validate_autoscaler(autoscaler: HorizontalPodAutoscaler) -> Iterator[FieldE
         yield FieldError(
             "spec.maxReplicas", quoted(spec.max_replicas), "must be greater than or equal to `minReplicas`"
         )
-    for number, metric in enumerate(spec.metrics):
+    yield from _at_most("spec.metrics", len(spec.metrics), MAX_METRICS)
+    for number, metric in enumerate(spec.metrics[:MAX_METRICS]):
         yield from validate_metric(f"spec.metrics[{number}]", metric)
     if spec.behavior is not None:
         yield from _validate_scaling_rules("spec.behavior.scaleUp", spec.behavior.scale_up)
@@ -379,13 +392,19 @@ def _validate_scaling_rules(path: str, rules: HPAScalingRules | None) -> Iterato
     )
     yield from unsupported_values((f"{path}.selectPolicy", rules.select_policy or "", SELECT_POLICIES))
     yield from quantity_at_least(f"{path}.tolerance", rules.tolerance)
-    for number, policy in enumerate(rules.policies):
+    yield from _at_most(f"{path}.policies", len(rules.policies), MAX_POLICIES)
+    for number, policy in enumerate(rules.policies[:MAX_POLICIES]):
         policy_path = f"{path}.policies[{number}]"
         if policy.type not in POLICY_TYPES:
             accepted = f"{', '.join(POLICY_TYPES)} are accepted"
             yield FieldError(f"{policy_path}.type", quoted(policy.type), accepted, NOT_SUPPORTED)
         yield from minimum((f"{policy_path}.value", policy.value, 1))
         yield from _validate_range(f"{policy_path}.periodSeconds", policy.period_seconds, 1, MAX_PERIOD_SECONDS)
+
+
+def _at_most(path: str, number: int, most: int) -> Iterator[FieldError]:
+    if number > most:
+        yield FieldError(path, str(number), f"must have at most {most} items", TOO_MANY)
 
 
 def _validate_range(path: str, value: int | None, least: int, most: int) -> Iterator[FieldError]:
@@ -427,7 +446,9 @@ HORIZONTAL_POD_AUTOSCALERS = Resource(
     categories=("all",),
     columns=AUTOSCALER_COLUMNS,
     spec=lambda autoscaler: autoscaler.spec,
-    rules=KindRules(_default_autoscaler, _validate_autoscaler, warnings=lambda autoscaler: iter((AUTOSCALER_WARNING,))),
+    rules=KindRules(_default_autoscaler, _validate_autoscaler),
+    acted_on_by="the controller `horizontal-pod-autoscaler-controller`, for every kind with the subresource `scale`. "
+    "Usage of CPU and memory is measured; metrics of other types need an extension API server",
 )
 
 _ANNOTATION_PREFIX = "autoscaling.alpha.kubernetes.io/"
@@ -604,8 +625,6 @@ HORIZONTAL_POD_AUTOSCALERS_V1 = Resource(
     prepare_for_create=lambda autoscaler: _with_old_status(autoscaler, HorizontalPodAutoscalerV1()),
     prepare_for_update=_with_old_status,
     spec=lambda autoscaler: _autoscaler_v1_to_stored(autoscaler).spec,
-    rules=KindRules(
-        _default_autoscaler_v1, _validate_autoscaler_v1, warnings=lambda autoscaler: iter((AUTOSCALER_WARNING,))
-    ),
+    rules=KindRules(_default_autoscaler_v1, _validate_autoscaler_v1),
     stored_as=Version(HORIZONTAL_POD_AUTOSCALERS, _autoscaler_v1_from_stored, _autoscaler_v1_to_stored),
 )

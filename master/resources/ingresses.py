@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from ipaddress import ip_address
 
@@ -22,7 +21,6 @@ CLASS_ANNOTATION = "kubernetes.io/ingress.class"
 EXACT_PATH, PREFIX_PATH, IMPLEMENTATION_SPECIFIC = PATH_TYPES = ("Exact", "Prefix", "ImplementationSpecific")
 CLUSTER_SCOPE, NAMESPACE_SCOPE = SCOPES = ("Cluster", "Namespace")
 MAX_HOSTS_SHOWN, MAX_CONTROLLER_LENGTH = 3, 250
-_SERVICE_NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _FORBIDDEN_IN_PATH, _FORBIDDEN_AT_END = ("//", "/./", "/../", "%2f", "%2F"), ("/..", "/.")
 
 INGRESS_WARNING = "no controller of this master acts on an Ingress: one that runs in the cluster has to"
@@ -218,13 +216,8 @@ def _validate_backend(path: str, backend: IngressBackend) -> Iterator[FieldError
     elif service is None:
         yield FieldError(path, "{}", "a service or a resource is required", MISSING)
     else:
-        yield from required(f"{path}.service.name", service.name, _service_name_problem)
+        yield from required(f"{path}.service.name", service.name, names.dns_label_error)
         yield from _validate_port(f"{path}.service.port", service.port)
-
-
-def _service_name_problem(text: str) -> str:
-    accepted = 'lower case letters, digits and "-" are accepted, up to 63, a letter first'
-    return "" if _SERVICE_NAME.fullmatch(text) else accepted
 
 
 def _validate_port(path: str, port: ServiceBackendPort) -> Iterator[FieldError]:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from msgspec.structs import replace
 
-from api.core.pod import ContainerStatus, Pod
+from api.core.pod import Container, ContainerStatus, Pod, ResourceRequirements
 from api.meta import names
 from api.meta.schema import FORBIDDEN, MISSING, NOT_SUPPORTED, FieldError, quoted
 from api.meta.selectors import LabelSelector, check_selector, format_selector
@@ -535,7 +535,9 @@ def _is_generated_selector(job: Job, selector: LabelSelector) -> bool:
 def _validate_job_update(old: Job, new: Job) -> Iterator[FieldError]:
     before, after = old.spec, new.spec
     template = (
-        (_immutable_template(old), _immutable_template(new)) if _never_ran(old) else (before.template, after.template)
+        (_immutable_template(old), _immutable_template(new))
+        if _may_change_template(old)
+        else (before.template, after.template)
     )
     for name, old_value, new_value in (
         ("selector", before.selector, after.selector),
@@ -554,17 +556,34 @@ def _validate_job_update(old: Job, new: Job) -> Iterator[FieldError]:
             yield FieldError("spec.completions", quoted(after.completions), "field is immutable")
 
 
-def _never_ran(job: Job) -> bool:
-    """Return whether node selectors and labels of the pods may change, as job queues do before they resume a job."""
-    return bool(job.spec.suspend) and job.status.start_time is None
+def _may_change_template(job: Job) -> bool:
+    """Return whether job queues may change where its pods run and what they request, before they resume the job.
+
+    It is suspended, and none of its pods runs.
+    """
+    has_stopped = has_condition(job, SUSPENDED) and not job.status.active
+    return bool(job.spec.suspend) and (job.status.start_time is None or has_stopped)
 
 
 def _immutable_template(job: Job) -> PodTemplateSpec:
     """Return the part of the template that is immutable."""
     template = job.spec.template
     meta = replace(template.metadata, labels={}, annotations={})
-    free = replace(template.spec, node_selector={}, affinity=None, tolerations=(), scheduling_gates=None)
+    spec = template.spec
+    free = replace(
+        spec,
+        node_selector={},
+        affinity=None,
+        tolerations=(),
+        scheduling_gates=None,
+        containers=_without_resources(spec.containers),
+        init_containers=_without_resources(spec.init_containers),
+    )
     return replace(template, metadata=meta, spec=free)
+
+
+def _without_resources(containers: Iterable[Container]) -> tuple[Container, ...]:
+    return tuple(replace(container, resources=ResourceRequirements()) for container in containers)
 
 
 # --- columns ----------------------------------------------------------------------------------------------------------

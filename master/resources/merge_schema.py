@@ -35,12 +35,15 @@ class MergeSchema:
     """The merge behaviour of a type.
 
     `fields` are those of a struct, by their names in JSON; `items` is that of each value of a map or list.
+    `is_written_whole` is whether Kubernetes never merges the struct (structType=atomic). An apply here does, because
+    the record of field managers of stored objects has its fields; mutating policies may not name it.
     """
 
     kind: MergeKind
     keys: tuple[str, ...] = ()
     fields: Mapping[str, MergeSchema] = field(default_factory=dict)
     items: MergeSchema | None = None
+    is_written_whole: bool = False
 
     def child(self, name: str) -> MergeSchema:
         """Return the schema of a field of an object, which is OPEN for an unknown field."""
@@ -51,6 +54,17 @@ class MergeSchema:
 
 OPEN = MergeSchema(MergeKind.OPEN)
 PLAIN = MergeSchema(MergeKind.ATOMIC)
+
+
+_WRITTEN_WHOLE = frozenset(
+    (
+        "EndpointAddress", "EndpointPort", "KeySelector", "LabelSelector", "LocalObjectReference", "NodeSelector",
+        "NodeSelectorTerm", "ObjectFieldSelector", "ObjectReference", "OwnerReference", "ResourceFieldSelector",
+        "RoleRef", "ScopeSelector", "ServiceBackendPort", "SlicePort", "Subject", "TopologySelectorTerm",
+        "TypedLocalObjectReference",
+    )
+)  # fmt: skip
+"""Structs that Kubernetes marks as atomic."""
 
 
 @cache
@@ -67,7 +81,9 @@ def _schema(info: inspect.Type, mark: Mapping[str, object] | None) -> MergeSchem
         return _schema(options[0], mark) if len(options) == 1 else PLAIN
     if isinstance(info, inspect.StructType):
         return MergeSchema(
-            MergeKind.STRUCT, fields={field.encode_name: _schema(field.type, None) for field in info.fields}
+            MergeKind.STRUCT,
+            fields={field.encode_name: _schema(field.type, None) for field in info.fields},
+            is_written_whole=info.cls.__name__ in _WRITTEN_WHOLE,
         )
     if isinstance(info, inspect.DictType):
         form = MergeKind.ATOMIC if mark else MergeKind.MAP

@@ -154,6 +154,19 @@ def _usage(cpu: CpuStats | None, memory: MemoryStats | None) -> Usage | None:
     return Usage(f"{cpu.usage_nano_cores}n", f"{memory.working_set_bytes // 1024}Ki")
 
 
+MAX_USAGE = 1 << 62
+"""The greatest usage in thousandths. A node that reports more is not believed that much."""
+
+
+def milli_usage(usage: Usage, resource: str) -> int | None:
+    """Return the usage of CPU or memory in thousandths; None for other resources, which are not measured."""
+    if resource == "cpu":
+        return min(-(-int(usage.cpu.removesuffix("n")) // 1_000_000), MAX_USAGE)
+    if resource == "memory":
+        return min(int(usage.memory.removesuffix("Ki")) * 1024 * 1000, MAX_USAGE)
+    return None
+
+
 # --- kinds ------------------------------------------------------------------------------------------------------------
 
 

@@ -177,7 +177,10 @@ RUNTIME_CLASSES = Resource(
         validate=_validate_runtime_class,
         validate_update=lambda old, new: immutable(("handler", old.handler, new.handler)),
     ),
-    acted_on_by="stored only; `runtimeClassName` of a pod names a runtime of Docker, with or without a RuntimeClass",
+    acted_on_by=(
+        "the master requires that of a new pod, and fills in its overhead and nodes; `runtimeClassName` of a pod names "
+        "a runtime of Docker"
+    ),
 )
 
 

@@ -11,7 +11,7 @@ from api.core.pod import FINAL_PHASES, ContainerStatus, Pod, PodSpec, PodStatus
 from api.core.resource_requests import is_sidecar
 from api.meta.types import Condition, ObjectMeta
 from api.network.types import PodAddress
-from api.validation.pod import add_ephemeral_containers
+from api.validation.pod import add_ephemeral_containers, resize_pod
 from api.validation.registry import RULES, KindRules
 from master.resources.printing import AGE, NAME, age, none_if_empty
 from master.resources.resource import (
@@ -26,6 +26,9 @@ from master.resources.resource import (
 
 EPHEMERAL_CONTAINERS = "ephemeralcontainers"
 """The subresource through which a pod that runs gets more containers."""
+
+RESIZE = "resize"
+"""The subresource that changes CPU and memory of containers that run."""
 
 SCHEDULING_GATED = Condition(
     type="PodScheduled",
@@ -203,6 +206,7 @@ PODS: Resource[Pod] = Resource(
         Subresource("log", verbs=("get",), proxied=True),
         stream_subresource("portforward", "PodPortForwardOptions"),
         proxy_subresource("PodProxyOptions"),
+        Subresource(RESIZE, replace=lambda new, old: resize_pod(old, new), changes_usage=True),
     ),
     acted_on_by=(
         "the scheduler and the node agents; `log`, `exec`, `attach`, `portforward` and `proxy` are forwarded "

@@ -20,6 +20,9 @@ from master.resources.validation import quantities_at_least_zero
 TERMINATING_SCOPE, NOT_TERMINATING_SCOPE = "Terminating", "NotTerminating"
 BEST_EFFORT_SCOPE, NOT_BEST_EFFORT_SCOPE = "BestEffort", "NotBestEffort"
 PRIORITY_CLASS_SCOPE, AFFINITY_SCOPE = "PriorityClass", "CrossNamespacePodAffinity"
+ATTRIBUTES_CLASS_SCOPE = "VolumeAttributesClass"
+"""The only scope of claims; the others are of pods."""
+
 QUOTA_SCOPES = (
     TERMINATING_SCOPE,
     NOT_TERMINATING_SCOPE,
@@ -27,6 +30,7 @@ QUOTA_SCOPES = (
     NOT_BEST_EFFORT_SCOPE,
     PRIORITY_CLASS_SCOPE,
     AFFINITY_SCOPE,
+    ATTRIBUTES_CLASS_SCOPE,
 )
 CONFLICTING_SCOPES = ({BEST_EFFORT_SCOPE, NOT_BEST_EFFORT_SCOPE}, {TERMINATING_SCOPE, NOT_TERMINATING_SCOPE})
 EXISTS_ONLY_SCOPES = (
@@ -50,6 +54,9 @@ INTEGER_RESOURCES = (
 )
 """Resources of which there are whole ones only."""
 
+CLAIM_RESOURCES = ("persistentvolumeclaims", "requests.storage")
+"""Resources that only claims take."""
+
 POD_RESOURCES = (
     "pods",
     "cpu",
@@ -63,7 +70,7 @@ STANDARD_QUOTA_RESOURCES = frozenset((*INTEGER_RESOURCES, *POD_RESOURCES, "reque
 
 
 class ScopedResourceSelectorRequirement(Value, frozen=True):
-    """A requirement on the scope of a pod. `operator` is In, NotIn, Exists or DoesNotExist."""
+    """A requirement on the scope of a pod or a claim. `operator` is In, NotIn, Exists or DoesNotExist."""
 
     scope_name: str = ""
     operator: str = ""
@@ -79,7 +86,7 @@ class ScopeSelector(Value, frozen=True):
 class ResourceQuotaSpec(Value, frozen=True):
     """The limits of a project.
 
-    `hard` is the maximum of each resource. With scopes, only pods that are in all of them count.
+    `hard` is the maximum of each resource. With scopes, only pods, or claims, that are in all of them count.
     """
 
     hard: dict[str, Quantity] = {}
@@ -163,6 +170,8 @@ def _validate_scopes(path: str, scopes: Iterable[str], spec: ResourceQuotaSpec) 
 def _scope_allows(scope: str, resource: str) -> bool:
     if scope == BEST_EFFORT_SCOPE:
         return resource == "pods"
+    if scope == ATTRIBUTES_CLASS_SCOPE:
+        return resource in CLAIM_RESOURCES
     return resource in POD_RESOURCES or resource.startswith(("hugepages-", "requests.hugepages-"))
 
 

@@ -6,18 +6,21 @@ A resource is declared in one file, as one `Resource`; the rest of the master kn
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic
+from typing import Any, Generic, Protocol
 
 import msgspec
 
 from api.meta.schema import FieldError
-from api.meta.types import O, Object
+from api.meta.types import O, Object, ObjectMeta
 from api.validation.registry import KindRules
 from master.resources.group_resource import GroupResource
 from master.resources.merge_schema import MergeSchema, merge_schema_of
 from master.resources.metadata import with_metadata
+
+ObjectType = type[Object]
+"""The name of a type for a class in which `type` is a field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,47 @@ class Version(Generic[O]):
     """The resource as which the objects are stored."""
     from_stored: Callable[[Any], O]
     to_stored: Callable[[O], Any]
+    from_bytes: Callable[[bytes], O] | None = None
+    """Return the object of a stored JSON, whatever version it is of; None if `from_stored` of the decoded object is
+    it.
+    """
+
+
+class DocumentRules(Protocol[O]):
+    """The rules of a custom resource, whose objects have the form that a structural schema describes."""
+
+    uid: str
+    """The uid of the definition of the kind."""
+    is_terminating: bool
+    """Whether the definition is being deleted."""
+
+    def admit(self, document: dict[str, Any]) -> tuple[str, ...]:
+        """Remove unknown fields and set defaults, in place. Return the paths of the unknown fields."""
+
+    def build(self, document: Mapping[str, Any], metadata: ObjectMeta) -> O:
+        """Return the object of an admitted document."""
+
+    def validate(self, new: O, old: O | None, subresource: str) -> Iterator[FieldError]:
+        """Yield the errors of an object, or of its status; `old` is the state before an update."""
+
+    def is_released(self, new: O, old: O) -> bool:
+        """Return whether an update changes nothing but metadata of an object that is being deleted."""
+
+    def undeclared_field(self, document: Mapping[str, Any]) -> str | None:
+        """Return the first field of an apply that the schema does not declare."""
+
+    def merge_schema(self) -> MergeSchema:
+        """Return how patches and apply merge the parts of an object."""
+
+    def published_schema(self) -> dict[str, Any]:
+        """Return the schema as the client has written it."""
+
+    def encoded_rules(self) -> bytes:
+        """Return the rules in CEL of the schema as the worker takes them; empty if there are none."""
+
+    @property
+    def is_converted_by_webhook(self) -> bool:
+        """Return whether a webhook converts the objects of other versions."""
 
 
 READ_VERBS = ("get", "list", "watch")
@@ -112,6 +156,8 @@ class Subresource(Generic[O]):
     verbs: tuple[str, ...] = SUBRESOURCE_VERBS
     proxied: bool = False
     """Whether a node or a pod answers."""
+    changes_usage: bool = False
+    """Whether an update of this part is charged to quotas."""
 
 
 def stream_subresource(name: str, kind: str) -> Subresource[Any]:
@@ -192,6 +238,14 @@ class Resource(Generic[O]):
     """What acts on the objects, for docs/kinds.md; empty if they are stored only, or if the stored resource says it."""
     singular_name: str | None = None
     """The singular name, if it is not the kind in lower case."""
+    list_kind_name: str | None = None
+    """The kind of lists, if it is not the kind followed by List."""
+    deletion_finalizer: str = ""
+    """The finalizer that a delete adds, so that the object stays until its controller removes it; empty for none."""
+    documents: DocumentRules[O] | None = None
+    """The rules of a custom resource; None for a built-in one, whose type has all fields."""
+    deprecation_warning: str = ""
+    """The warning that each request gets; empty for none."""
     group_resource: GroupResource = field(init=False, compare=False, repr=False)
     """Group and plural name."""
     all_subresources: tuple[Subresource[O], ...] = field(init=False, compare=False, repr=False)
@@ -226,6 +280,11 @@ class Resource(Generic[O]):
         return self.kind.lower() if self.singular_name is None else self.singular_name
 
     @property
+    def list_kind(self) -> str:
+        """Return the kind of lists, such as PodList."""
+        return f"{self.kind}List" if self.list_kind_name is None else self.list_kind_name
+
+    @property
     def group(self) -> str:
         """Return the API group; empty for the core."""
         return self.type.API_VERSION.rpartition("/")[0]
@@ -245,7 +304,7 @@ class Resource(Generic[O]):
     @property
     def merge_schema(self) -> MergeSchema:
         """Return how patches and apply merge the parts of an object."""
-        return merge_schema_of(self.type)
+        return merge_schema_of(self.type) if self.documents is None else self.documents.merge_schema()
 
     # --- storage ------------------------------------------------------------------------------------------------------
 
@@ -274,6 +333,10 @@ class Resource(Generic[O]):
     def to_stored(self, obj: O) -> Any:
         """Return an object of this version as it is stored."""
         return obj if self.stored_as is None else self.stored_as.to_stored(obj)
+
+    def is_stored_as(self, of: ObjectType) -> bool:
+        """Return whether the objects are stored as those of a built-in type. A custom kind may have the same name."""
+        return self.stored_resource.type is of
 
     # --- subresources -------------------------------------------------------------------------------------------------
 
@@ -318,3 +381,13 @@ class Resource(Generic[O]):
 
 
 AnyResource = Resource[Any]
+
+
+def converted(obj: Any, of: AnyResource, to: AnyResource) -> Any:
+    """Return an object of a resource as that of another one with the same stored objects, with its apiVersion and kind.
+
+    A conversion itself keeps neither: the version in which an object is stored has them where it is read.
+    """
+    if of is to:
+        return obj
+    return msgspec.structs.replace(to.from_stored(of.to_stored(obj)), api_version=to.type.API_VERSION, kind=to.kind)

@@ -1,10 +1,11 @@
-"""Service, Endpoints, EndpointSlice (v1 and v1beta1) and ServiceCIDR. Pure.
+"""Service, Endpoints, EndpointSlice (v1 and v1beta1), ServiceCIDR and IPAddress. Pure.
 
 Components of Kubernetes before 1.21 use EndpointSlice of discovery.k8s.io/v1beta1.
 """
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -26,13 +27,14 @@ from api.core.services import (
     is_externally_accessible,
     needs_health_check_node_port,
 )
-from api.meta.schema import MISSING, FieldError
+from api.meta.names import dns_subdomain_error, path_segment_error
+from api.meta.schema import MISSING, FieldError, quoted
 from api.meta.types import Object, ObjectReference, StatusCondition, Value, merge_keys
 from api.validation.registry import RULES, KindRules
 from api.validation.services import check_endpoint_slice, check_endpoint_slice_update
 from master.resources.network_policies import validate_network
 from master.resources.printing import AGE, NAME, none_if_empty
-from master.resources.resource import VERBS, Column, Resource, Version, proxy_subresource
+from master.resources.resource import Column, Resource, Version, proxy_subresource
 from master.resources.validation import immutable
 
 
@@ -346,7 +348,7 @@ class ServiceCIDRStatus(Value, frozen=True):
 
 
 class ServiceCIDR(Object, frozen=True):
-    """The network of the addresses of services. The only one is created by the master from its settings."""
+    """A network of the addresses of services. The one that is used is created by the master from its settings."""
 
     API_VERSION = "networking.k8s.io/v1"
     KIND = "ServiceCIDR"
@@ -364,6 +366,15 @@ def _validate_service_cidr(service_cidr: ServiceCIDR) -> Iterator[FieldError]:
         yield from validate_network(f"spec.cidrs[{number}]", text)
 
 
+SERVICE_CIDR_NAME = "kubernetes"
+"""The name of the ServiceCIDR that the master makes from its settings."""
+
+
+def _service_cidr_warnings(service_cidr: ServiceCIDR) -> Iterator[str]:
+    if service_cidr.metadata.name != SERVICE_CIDR_NAME:
+        yield "stored, but the addresses of services come from one network, the master's setting serviceNetwork"
+
+
 SERVICE_CIDRS = Resource(
     type=ServiceCIDR,
     columns=(
@@ -375,8 +386,77 @@ SERVICE_CIDRS = Resource(
     rules=KindRules(
         validate=_validate_service_cidr,
         validate_update=lambda old, new: immutable(("spec.cidrs", old.spec.cidrs, new.spec.cidrs)),
+        warnings=_service_cidr_warnings,
     ),
-    verbs=tuple(verb for verb in VERBS if verb != "create"),
-    create_denial="the addresses of services come from one network, the master's setting serviceNetwork",
-    acted_on_by="one object exists, made from that setting",
+    acted_on_by="`kubernetes` is made from the setting serviceNetwork; others are stored only",
+)
+
+
+class ParentReference(Value, frozen=True):
+    """A reference to the object that has an address."""
+
+    group: str = ""
+    resource: str = ""
+    namespace: str = ""
+    name: str = ""
+
+
+class IPAddressSpec(Value, frozen=True):
+    """Who has the address."""
+
+    parent_ref: ParentReference | None = None
+
+
+class IPAddress(Object, frozen=True):
+    """An allocated address of a service. It is named by the address."""
+
+    API_VERSION = "networking.k8s.io/v1"
+    KIND = "IPAddress"
+    PLURAL = "ipaddresses"
+    NAMESPACED = False
+
+    spec: IPAddressSpec = IPAddressSpec()
+
+
+def _ip_address_name_error(text: str) -> str:
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
+    return "" if str(address) == text and "%" not in text else f'must be in canonical form ("{address}")'
+
+
+def _validate_ip_address(address: IPAddress) -> Iterator[FieldError]:
+    parent = address.spec.parent_ref
+    if parent is None:
+        yield FieldError("spec.parentRef", "null", "the object that has the address is required", MISSING)
+        return
+    for field, text in (("resource", parent.resource), ("name", parent.name)):
+        if not text:
+            yield FieldError(f"spec.parentRef.{field}", '""', "is required", MISSING)
+        elif error := path_segment_error(text):
+            yield FieldError(f"spec.parentRef.{field}", quoted(text), error)
+    if parent.group and (error := dns_subdomain_error(parent.group)):
+        yield FieldError("spec.parentRef.group", quoted(parent.group), error)
+    if parent.namespace and (error := path_segment_error(parent.namespace)):
+        yield FieldError("spec.parentRef.namespace", quoted(parent.namespace), error)
+
+
+def _parent_text(address: IPAddress) -> str:
+    parent = address.spec.parent_ref or ParentReference()
+    resource = f"{parent.resource}.{parent.group}" if parent.group else parent.resource
+    return "/".join(filter(None, (resource, parent.namespace, parent.name)))
+
+
+IP_ADDRESSES = Resource(
+    type=IPAddress,
+    short_names=("ip",),
+    columns=(NAME, Column("ParentRef", "Who has the address.", lambda address, _: _parent_text(address)), AGE),
+    rules=KindRules(
+        validate=_validate_ip_address,
+        validate_update=lambda old, new: immutable(("spec", old.spec, new.spec)),
+        validate_name=_ip_address_name_error,
+    ),
+    spec=lambda address: address.spec,
+    acted_on_by="the master records the addresses of services; the allocation itself is in the services",
 )

@@ -32,50 +32,6 @@ class UnsupportedKind(NamedTuple):
 
 UNSUPPORTED_KINDS: Mapping[tuple[str, str], tuple[UnsupportedKind, ...]] = {
     (
-        "admissionregistration.k8s.io/v1",
-        "admission webhooks are not supported: a stored webhook would never be called",
-    ): (
-        UnsupportedKind("MutatingWebhookConfiguration", "mutatingwebhookconfigurations",
-                        "Webhooks that change requests. Not supported: none can be created."),
-        UnsupportedKind("ValidatingWebhookConfiguration", "validatingwebhookconfigurations",
-                        "Webhooks that accept or reject requests. Not supported: none can be created."),
-    ),
-    (
-        "admissionregistration.k8s.io/v1",
-        "admission policies are not supported: a stored policy would not be enforced",
-    ): (
-        UnsupportedKind("MutatingAdmissionPolicy", "mutatingadmissionpolicies",
-                        "Expressions that change requests. Not supported: none can be created."),
-        UnsupportedKind("MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings",
-                        "The scope of a mutating admission policy. Not supported: none can be created."),
-        UnsupportedKind("ValidatingAdmissionPolicy", "validatingadmissionpolicies",
-                        "Expressions that accept or reject requests. Not supported: none can be created."),
-        UnsupportedKind("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings",
-                        "The scope of a validating admission policy. Not supported: none can be created."),
-    ),
-    ("apiextensions.k8s.io/v1", "custom resources are not supported"): (
-        UnsupportedKind("CustomResourceDefinition", "customresourcedefinitions",
-                        "The definition of a custom kind. Not supported: none can be created.", ("crd", "crds")),
-    ),
-    ("apiregistration.k8s.io/v1", "aggregated API servers are not supported"): (
-        UnsupportedKind("APIService", "apiservices",
-                        "A group that another server serves. Not supported: none can be created."),
-    ),
-    (
-        "flowcontrol.apiserver.k8s.io/v1",
-        "API priority and fairness is not supported: all requests have the same priority",
-    ): (
-        UnsupportedKind("FlowSchema", "flowschemas",
-                        "The priority level of requests. Not supported: none can be created."),
-        UnsupportedKind("PriorityLevelConfiguration", "prioritylevelconfigurations",
-                        "The concurrency limit of a priority level. Not supported: none can be created."),
-    ),
-    ("networking.k8s.io/v1", "IPAddress objects are not used: services carry their addresses themselves"): (
-        UnsupportedKind("IPAddress", "ipaddresses",
-                        "An allocated address of a service. None exists: services carry their addresses themselves.",
-                        ("ip",)),
-    ),
-    (
         "resource.k8s.io/v1",
         "dynamic resource allocation is not supported: pods with resourceClaims are rejected",
     ): (

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from api.codec import yaml
 from api.codec.limits import MAX_DEPTH, MAX_VALUES, has_too_many_parts, has_too_many_values, is_too_deep
 from master import errors
+from master.serialization.duplicate_fields import duplicate_fields
 
 META = "meta.k8s.io"
 """The group of the forms that show an object in another way."""
@@ -97,8 +98,15 @@ MAX_YAML_NODES = 20_000
 """Keys and values in a YAML body. The parser takes almost a second of a core for them."""
 
 
-def decode_body(patches: bool, content_type: str, body: bytes) -> Any:
-    """Return the document in a body; `patches` is set for a PATCH request."""
+class Body(NamedTuple):
+    """The document in a body, and a sentence for each field that the body sets twice."""
+
+    document: Any
+    duplicate_fields: tuple[str, ...] = ()
+
+
+def decode_body(patches: bool, content_type: str, body: bytes) -> Body:
+    """Return what is in a body; `patches` is set for a PATCH request."""
     readers = _PATCH_DECODERS if patches else _OBJECT_DECODERS
     if content_type not in readers:
         if patches:
@@ -135,17 +143,19 @@ def _parse_json(body: bytes) -> Any:
     return document
 
 
-def _decode_json(body: bytes) -> Any:
+def _decode_json(body: bytes) -> Body:
     try:
-        return _parse_json(body)
+        document = _parse_json(body)
+        return Body(document, duplicate_fields(body, document))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise errors.bad_request(f"the body is not JSON: {error}") from error
 
 
-def _decode_yaml(body: bytes) -> Any:
+def _decode_yaml(body: bytes) -> Body:
     if body.lstrip()[:1] in (b"{", b"["):
         try:
-            return _parse_json(body)
+            document = _parse_json(body)
+            return Body(document, duplicate_fields(body, document))
         except (msgspec.DecodeError, UnicodeDecodeError):
             pass  # A YAML flow collection begins like JSON.
     if len(body) > MAX_YAML_BYTES:
@@ -160,12 +170,15 @@ def _decode_yaml(body: bytes) -> Any:
         raise errors.bad_request(f"the body is not YAML as objects are written in: {problems[0]}")
     if len(documents) != 1:
         raise errors.bad_request(f"the body holds {len(documents)} documents; one is accepted")
-    if has_too_many_values(documents[0].value):
+    plain = documents[0]
+    if has_too_many_values(plain.value):
         raise _too_many_values()
-    return documents[0].value
+    if not plain.duplicate_keys:
+        return Body(plain.value)
+    return Body(plain.value, ("\n  ".join(("yaml: unmarshal errors:", *plain.duplicate_keys)),))
 
 
-def _decode_protobuf(body: bytes) -> Any:
+def _decode_protobuf(body: bytes) -> Body:
     # The runtime takes 5 MB. It is imported when the first client sends such a body.
     from master.serialization import protobuf  # noqa: PLC0415
 
@@ -179,10 +192,10 @@ def _decode_protobuf(body: bytes) -> Any:
         raise _too_deep()
     if has_too_many_values(document):  # JSON in the message counts, too.
         raise _too_many_values()
-    return document
+    return Body(document)
 
 
-_Decoders = Mapping[str, Callable[[bytes], Any]]
+_Decoders = Mapping[str, Callable[[bytes], Body]]
 _OBJECT_DECODERS: _Decoders = {
     "application/json": _decode_json,
     "": _decode_json,

@@ -19,6 +19,11 @@ def unreadable(version: str, kind: str, document: Mapping[str, Any]) -> Iterator
     return _struct(message_of(version, kind), document, "")
 
 
+def unreadable_metadata(metadata: object) -> Iterator[FieldError]:
+    """Yield an error for each such value in the metadata of an object."""
+    return _struct("ObjectMeta", metadata, "metadata")
+
+
 def _struct(name: str, value: Any, path: str) -> Iterator[FieldError]:
     if not isinstance(value, dict):
         return

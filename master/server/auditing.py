@@ -16,7 +16,15 @@ from master.auth.attributes import Attributes, Decision, PathAttributes, User
 from master.auth.authorization import request_attributes
 from master.resources import namespaces, virtual
 from master.resources.metadata import Clock
-from master.server.routes import NonResourceRoute, ProjectRequestRoute, ProxyRoute, ResourceRoute, ReviewRoute, Route
+from master.server.routes import (
+    AggregatedRoute,
+    NonResourceRoute,
+    ProjectRequestRoute,
+    ProxyRoute,
+    ResourceRoute,
+    ReviewRoute,
+    Route,
+)
 from reconcile.exposition import MetricFamily, counter
 
 AUDIT_ID_HEADER = "Audit-Id"
@@ -108,5 +116,7 @@ def attributes_of(route: Route, query: Mapping[str, str]) -> Attributes | PathAt
             return Attributes("create", group, plural, namespace=namespace)
         case ProjectRequestRoute():
             return Attributes("create", namespaces.PROJECT_GROUP, namespaces.PROJECT_REQUESTS)
+        case AggregatedRoute(attributes=attributes):
+            return attributes
         case NonResourceRoute(verb, path):
             return PathAttributes(verb, path)

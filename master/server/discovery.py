@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from master.apiextensions.definitions import storage_version_hash, version_order
+from master.registry.aggregated_apis import AggregatedVersion
+from master.resources.api_services import local_group_versions
 from master.resources.resource import AnyResource
-from master.resources.scheme import SERVED
+from master.resources.scheme import BUILTIN_SCHEME, Scheme
 from master.resources.virtual import VIRTUAL_RESOURCES, VirtualResource
 from master.serialization.negotiation import parse_accept
 
@@ -16,8 +21,8 @@ MASTER_VERSION = f"v{importlib.metadata.version('podlane')}"
 
 VERSION = {
     "major": "1",
-    "minor": "32",
-    "gitVersion": "v1.32.0+podlane",
+    "minor": "36",
+    "gitVersion": "v1.36.0+podlane",
     "gitCommit": "0" * 40,
     "gitTreeState": "clean",
     "buildDate": "1970-01-01T00:00:00Z",
@@ -38,6 +43,7 @@ PATHS = [
     "/livez",
     "/livez/ping",
     "/metrics",
+    "/metrics/slis",
     "/openapi/v3",
     "/openid/v1/jwks",
     "/readyz",
@@ -50,27 +56,83 @@ PATHS = [
 Document = dict[str, Any]
 
 
-def _groups() -> dict[str, dict[str, list[AnyResource]]]:
+def _groups(scheme: Scheme) -> dict[str, dict[str, list[AnyResource]]]:
     """Return group → version → resources.
 
-    The preferred version of a group is its first: that of the group's first resource.
+    The preferred version of a group is its first: that of the group's first resource, or the newest of a group of
+    custom resources.
     """
     by_group: dict[str, dict[str, list[AnyResource]]] = {}
-    for resource in SERVED:
+    for resource in scheme.served:
         by_group.setdefault(resource.group, {}).setdefault(resource.version, []).append(resource)
     return {
-        group: {version: sorted(kinds, key=lambda resource: resource.plural) for version, kinds in versions.items()}
+        group: {version: sorted(versions[version], key=lambda resource: resource.plural) for version in order}
         for group, versions in by_group.items()
+        for order in (_version_names(versions),)
     }
 
 
-def _names() -> tuple[str, ...]:
-    """Return the names of all groups: the core first, and the groups of OpenShift last.
+def _version_names(versions: Mapping[str, list[AnyResource]]) -> list[str]:
+    is_custom = all(resource.documents is not None for kinds in versions.values() for resource in kinds)
+    return sorted(versions, key=version_order) if is_custom else list(versions)
+
+
+def _names(scheme: Scheme, remote: Sequence[AggregatedVersion]) -> tuple[str, ...]:
+    """Return the names of all groups: the core first, then the groups of OpenShift, and those of custom resources and
+    of other servers (`remote`) last, by their priorities.
 
     kubectl resolves the name of a resource without a group to the first group that has it: `roles` are those of
     rbac.authorization.k8s.io, not of authorization.openshift.io.
     """
-    return tuple(sorted({*_groups(), *VIRTUAL_RESOURCES}, key=lambda name: (name.endswith(".openshift.io"), name)))
+    known = _groups(scheme)
+    is_custom = {
+        group: all(resource.documents is not None for kinds in versions.values() for resource in kinds)
+        for group, versions in known.items()
+    }
+    priorities: dict[str, int] = {}
+    for version in remote:
+        if is_custom.get(version.group, version.group not in VIRTUAL_RESOURCES):
+            priorities[version.group] = max(priorities.get(version.group, 0), version.group_priority)
+
+    def order(name: str) -> tuple[bool, int, bool, str]:
+        is_extension = name in priorities or is_custom.get(name, False)
+        priority = priorities.get(name, CUSTOM_GROUP_PRIORITY) if is_extension else 0
+        return is_extension, -priority, name.endswith(".openshift.io"), name
+
+    return tuple(sorted({*known, *VIRTUAL_RESOURCES, *priorities}, key=order))
+
+
+CUSTOM_GROUP_PRIORITY, CUSTOM_VERSION_PRIORITY = 1000, 100
+"""Priorities of the versions of custom resources among those of other servers."""
+
+
+def _with_remote(name: str, own: Sequence[str], remote: Sequence[AggregatedVersion]) -> list[str]:
+    """Return the versions of a group, the preferred one first. `own` are those of this server, in their order."""
+    priorities = {version.version: version.version_priority for version in remote if version.group == name}
+    if not priorities:
+        return list(own)
+    if any((name, version) in local_group_versions() for version in own):
+        return [*own, *sorted(priorities.keys() - set(own), key=lambda version: (-priorities[version], version))]
+    return sorted(
+        {*own, *priorities},
+        key=lambda version: (-priorities.get(version, CUSTOM_VERSION_PRIORITY), version_order(version)),
+    )
+
+
+WRITING_VERBS = ("create", "patch", "update")
+
+
+def _verbs(resource: AnyResource) -> list[str]:
+    """Return the verbs that clients see. Those of a kind that is being deleted create nothing."""
+    is_ending = resource.documents is not None and resource.documents.is_terminating
+    return [verb for verb in resource.verbs if not (is_ending and verb in WRITING_VERBS)]
+
+
+def _storage_version_hash(resource: AnyResource) -> Document:
+    if resource.documents is None:
+        return {}
+    stored = resource.stored_resource
+    return {"storageVersionHash": storage_version_hash(stored.group, stored.version, stored.kind)}
 
 
 def _subresources(resource: AnyResource) -> list[tuple[str, Document, list[str]]]:
@@ -95,22 +157,29 @@ def _group(name: str, versions: Iterable[str]) -> Document:
     return {"name": name, "versions": known, "preferredVersion": known[0]}
 
 
-def groups() -> Document:
-    """Return the response to GET /apis."""
-    known = _groups()
-    listed = [_group(name, known.get(name, ("v1",))) for name in _names() if name]
+def groups(scheme: Scheme = BUILTIN_SCHEME, remote: Sequence[AggregatedVersion] = ()) -> Document:
+    """Return the response to GET /apis. `remote` are the versions of other servers."""
+    known = _groups(scheme)
+    listed = [
+        _group(name, _with_remote(name, _own_versions(name, known), remote)) for name in _names(scheme, remote) if name
+    ]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": listed}
 
 
-def group(name: str) -> Document | None:
+def _own_versions(name: str, known: Mapping[str, Mapping[str, object]]) -> Sequence[str]:
+    return tuple(known.get(name, ("v1",) if name in VIRTUAL_RESOURCES else ()))
+
+
+def group(name: str, scheme: Scheme = BUILTIN_SCHEME, remote: Sequence[AggregatedVersion] = ()) -> Document | None:
     """Return the response to GET /apis/GROUP."""
-    entry = next((group_entry for group_entry in groups()["groups"] if group_entry["name"] == name), None)
+    listed = groups(scheme, remote)["groups"]
+    entry = next((group_entry for group_entry in listed if group_entry["name"] == name), None)
     return None if entry is None else {"kind": "APIGroup", "apiVersion": "v1", **entry}
 
 
-def resources(group_name: str, version: str) -> Document | None:
+def resources(group_name: str, version: str, scheme: Scheme = BUILTIN_SCHEME) -> Document | None:
     """Return the response to GET /api/v1 and /apis/GROUP/VERSION."""
-    kinds = _groups().get(group_name, {}).get(version, [])
+    kinds = _groups(scheme).get(group_name, {}).get(version, [])
     virtual = [_virtual_entry(resource) for resource in VIRTUAL_RESOURCES.get(group_name, ()) if version == "v1"]
     entries = [*virtual, *(entry for resource in kinds for entry in _resource_entries(resource))]
     if not entries:
@@ -125,7 +194,8 @@ def _resource_entries(resource: AnyResource) -> list[Document]:
         "singularName": resource.singular,
         "namespaced": resource.namespaced,
         "kind": resource.kind,
-        "verbs": list(resource.verbs),
+        "verbs": _verbs(resource),
+        **_storage_version_hash(resource),
     }
     if resource.short_names:
         entry["shortNames"] = list(resource.short_names)
@@ -172,29 +242,39 @@ def aggregated_version(accept: str) -> str:
     return ""
 
 
-def aggregated(core: bool, discovery_version: str) -> Document:
+def aggregated(
+    core: bool,
+    discovery_version: str,
+    scheme: Scheme = BUILTIN_SCHEME,
+    remote: Sequence[AggregatedVersion] = (),
+) -> Document:
     """Return the aggregated response to GET /api (`core`) or GET /apis."""
-    items, known = [], _groups()
-    for name in _names():
+    items, known = [], _groups(scheme)
+    for name in _names(scheme, remote):
         if core == (name == ""):
             by_version = known.get(name, {}).items()
-            entries = {
+            entries: dict[str, object] = {
                 version: [_aggregated_entry(resource) for resource in resources] for version, resources in by_version
             }
             if name in VIRTUAL_RESOURCES:
                 entries["v1"] = [
                     *(_aggregated_virtual(name, virtual) for virtual in VIRTUAL_RESOURCES[name]),
-                    *entries.get("v1", []),
+                    *(_aggregated_entry(resource) for resource in known.get(name, {}).get("v1", ())),
                 ]
-            items.append(_aggregated_group(name, entries))
+            order = _with_remote(name, tuple(entries), remote)
+            others = {version.version: version for version in remote if version.group == name}
+            entries |= {version: msgspec.Raw(other.resources) for version, other in others.items()}
+            stale = {version for version, other in others.items() if not other.is_current}
+            items.append(_aggregated_group(name, {version: entries[version] for version in order}, stale))
     head = {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{discovery_version}"}
     return {**head, "metadata": {}, "items": items}
 
 
-def _aggregated_group(name: str, versions: Mapping[str, list[Document]]) -> Document:
+def _aggregated_group(name: str, versions: Mapping[str, object], stale: Collection[str]) -> Document:
     metadata = {"name": name, "creationTimestamp": None} if name else {"creationTimestamp": None}
     entries = [
-        {"version": version, "resources": resources, "freshness": "Current"} for version, resources in versions.items()
+        {"version": version, "resources": resources, "freshness": "Stale" if version in stale else "Current"}
+        for version, resources in versions.items()
     ]
     return {"metadata": metadata, "versions": entries}
 
@@ -205,7 +285,7 @@ def _aggregated_entry(resource: AnyResource) -> Document:
         "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": resource.singular,
-        "verbs": list(resource.verbs),
+        "verbs": _verbs(resource),
     }
     if resource.short_names:
         entry["shortNames"] = list(resource.short_names)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -18,19 +17,21 @@ from master.auth.attributes import User
 from master.auth.authentication import Authenticator
 from master.auth.authorization import Authorizer, owner_filter
 from master.auth.service_account_tokens import TokenSigner
+from master.registry.aggregated_apis import AggregatedAPIs
 from master.registry.legacy_reviews import LEGACY_REVIEWS, LegacyReviews
 from master.registry.metrics import MetricsReader
 from master.registry.projects import ProjectRequests
 from master.registry.registry import Registry
-from master.registry.request import Request, Response, check_verb, dry_run, field_manager
+from master.registry.request import Request, Response, check_verb, dry_run, field_manager, request_seconds
 from master.registry.security_reviews import SECURITY_REVIEWS, SecurityReviews
 from master.registry.users import Users
-from master.resources.resource import READ_VERBS, SCALE
-from master.resources.scheme import COMPUTED
+from master.resources.resource import READ_VERBS, SCALE, AnyResource
+from master.resources.scheme import COMPUTED, Scheme
 from master.resources.users import CURRENT_USER, USER_IDENTITY_MAPPINGS, USERS
 from master.serialization import negotiation
 from master.server import nonresource, watch
 from master.server.auditing import RECORD
+from master.server.openapi import OpenAPIDocuments
 from master.server.proxy.pod_streams import PodStreams
 from master.server.routes import ProxyRoute, ResourceRoute, ReviewRoute
 from master.storage.interface import Storage
@@ -67,6 +68,8 @@ class Handlers:
         legacy_reviews: LegacyReviews,
         subresource_handlers: Mapping[tuple[str, str], SubresourceHandler],
         streams: PodStreams,
+        scheme: Scheme,
+        aggregated_apis: AggregatedAPIs,
         watches: watch.WatchHandler,
         authenticator: Authenticator,
         authorizer: Authorizer,
@@ -86,6 +89,9 @@ class Handlers:
         self._legacy_reviews = legacy_reviews
         self._subresource_handlers = subresource_handlers
         self._streams = streams
+        self._scheme = scheme
+        self._apis = aggregated_apis
+        self._documents = OpenAPIDocuments(scheme)
         self._watches = watches
         self._authenticator = authenticator
         self._authorizer = authorizer
@@ -110,12 +116,16 @@ class Handlers:
         `current_user` returns the user with the groups of today.
         """
         verb, info, record = route.verb, route.info, http[RECORD]
+        seconds = 0.0 if verb == "watch" else request_seconds(http.query)
         content_type = _content_type(http)
-        body = None
+        body = negotiation.Body(None)
         is_served = not info.subresource or info.resource.subresource(info.subresource) is not None
+        if verb == "create" and not info.subresource:
+            check_verb(verb, info)  # Before the body is decoded, which fails for kinds without a protobuf message.
         if is_served and http.method not in ("GET", "HEAD"):
+            _check_content_type(info.resource, http.method, content_type)
             body = await self._read_document(http, content_type, user)
-            record.request_object = body
+            record.request_object = body.document
         request = Request(
             info,
             http.query,
@@ -125,10 +135,13 @@ class Handlers:
             user=user,
             name_filter=self._authorizer.name_filter(user, info.resource, current_user),
             record_filter=owner_filter(user, info.resource),
-            body=body,
+            body=body.document,
+            duplicate_fields=body.duplicate_fields,
             client_address=client_address,
             annotate=record.annotate,
         )
+        if verb not in READ_VERBS:
+            request.write.deadline = asyncio.get_running_loop().time() + seconds
         if verb == "watch":
             if http.method == "HEAD" or "watch" not in info.resource.verbs:
                 raise errors.method_not_allowed()
@@ -141,7 +154,12 @@ class Handlers:
                 # after the error sees that state.
                 await self._store.write()
             raise
-        headers = CIMultiDict([("Cache-Control", "no-cache, private"), *warning_headers(response.warnings)])
+        headers = CIMultiDict(
+            [
+                ("Cache-Control", "no-cache, private"),
+                *warning_headers((*_deprecation(info.resource), *response.warnings)),
+            ]
+        )
         content: bytes | AsyncIterator[bytes] = response.body
         if response.parts:
             content = _in_pieces(response.parts)
@@ -160,6 +178,8 @@ class Handlers:
             return self._users.current(request)
         subresource = resource.subresource(subresource_name)
         if subresource_name and (subresource is None or subresource.proxied):
+            if resource.documents is not None and subresource_name in ("status", SCALE):
+                raise errors.not_found(resource, request.info.name)
             # Proxied subresources have a route of their own; a path that only decodes to one is not found.
             raise errors.path_not_found()
         if subresource is not None and verb not in subresource.verbs:
@@ -175,7 +195,7 @@ class Handlers:
         if not info.subresource:
             check_verb(verb, info)
         if verb == "get":
-            return self._registry.get(request)
+            return await self._registry.get(request)
         if verb == "list":
             return await self._registry.list_all(request)
         operations = {
@@ -187,13 +207,13 @@ class Handlers:
         }
         return await operations[verb](request)
 
-    async def _read_document(self, http: web.Request, content_type: str, user: User) -> Any:
-        """Read the body as a document. YAML is decoded in a thread, because it takes long, and one body of a user at
+    async def _read_document(self, http: web.Request, content_type: str, user: User) -> negotiation.Body:
+        """Read the body and decode it. YAML is decoded in a thread, because it takes long, and one body of a user at
         a time, because threads share the interpreter.
         """
         body = await _read_body(http, self._body_seconds)
         if not body and http.method == "DELETE":
-            return None
+            return negotiation.Body(None)
         is_patch = http.method == "PATCH"
         if content_type in (negotiation.YAML, negotiation.APPLY_PATCH):
             async with self._yaml_locks.setdefault(user.name, asyncio.Lock()):
@@ -208,7 +228,7 @@ class Handlers:
             raise errors.method_not_allowed()
         if negotiation.negotiate(http.headers.get("Accept", "")) is not negotiation.View.OBJECT:
             raise errors.not_acceptable()
-        document = await self._read_document(http, _content_type(http), user)
+        document = (await self._read_document(http, _content_type(http), user)).document
         review = reviews.decode_review(route.kind, document, route.namespace)
         if route.kind in SECURITY_REVIEWS:
             answer = self._security_reviews.answer(review, user, route.namespace)
@@ -229,7 +249,7 @@ class Handlers:
             return web.Response(body=errors.encode_status(errors.success()), content_type="application/json")
         if http.method != "POST":
             raise errors.method_not_allowed()
-        document = await self._read_document(http, _content_type(http), user)
+        document = (await self._read_document(http, _content_type(http), user)).document
         http[RECORD].request_object = document
         response = await self._project_requests.create(
             self._authorizer.requester(user), document, dry_run=dry_run(http.query)
@@ -240,22 +260,25 @@ class Handlers:
         """Forward the request to a node or a pod."""
         return await self._streams.serve(http, self._authorizer.requester(user), route)
 
-    def non_resource(self, http: web.Request) -> web.Response:
+    async def non_resource(self, http: web.Request) -> web.Response:
         """Respond to a GET of a path that names no resource."""
         if http.path == service_account_tokens.JWKS_PATH:
             response = nonresource.json_response(self._tokens.jwks())
         elif http.path == service_account_tokens.OPENID_CONFIGURATION_PATH:
             response = nonresource.json_response(self._tokens.openid_configuration(self._issuer_url()))
         else:
-            response = nonresource.handle(http, self._ready, self._server_metrics)
+            response = await nonresource.handle(
+                http, self._scheme, self._documents, self._ready, self._server_metrics, self._apis.versions()
+            )
         if http.method not in ("GET", "HEAD"):
             raise errors.method_not_allowed()
         return response
 
 
-async def _in_pieces(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
+async def _in_pieces(parts: Iterable[bytes | memoryview]) -> AsyncIterator[bytes]:
     """Yield the parts of a body joined to pieces of about PIECE_BYTES, and let other tasks run after each of them."""
-    piece, size = [], 0
+    piece: list[bytes | memoryview] = []
+    size = 0
     for part in parts:
         piece.append(part)
         size += len(part)
@@ -264,6 +287,20 @@ async def _in_pieces(parts: Iterable[bytes]) -> AsyncIterator[bytes]:
             await asyncio.sleep(0)
             piece, size = [], 0
     yield b"".join(piece)
+
+
+def _deprecation(resource: AnyResource) -> tuple[str, ...]:
+    """Return the warning that every request for a deprecated version gets."""
+    return (resource.deprecation_warning,) if resource.deprecation_warning else ()
+
+
+def _check_content_type(resource: AnyResource, method: str, content_type: str) -> None:
+    """Require a body that a custom resource can have: it has no messages in protobuf. Raises UnsupportedMediaType."""
+    if resource.documents is not None and method in ("POST", "PUT") and content_type.endswith("protobuf"):
+        raise errors.unsupported_media_type(
+            "the body of the request was in an unknown format - accepted media types include: "
+            f"application/json, {negotiation.YAML}"
+        )
 
 
 def _content_type(http: web.Request) -> str:
@@ -309,7 +346,7 @@ async def _read_body(http: web.Request, seconds: float) -> bytes:
     except TimeoutError:
         raise errors.status_error(408, "Timeout", f"the body was not received within {seconds:.0f} seconds") from None
     except web.HTTPRequestEntityTooLarge:
-        message = f"the body is larger than {MAX_BODY_BYTES} bytes"
+        message = f"Request entity too large: limit is {MAX_BODY_BYTES}"
         raise errors.status_error(413, "RequestEntityTooLarge", message) from None
     except web.RequestPayloadError as error:
         raise errors.bad_request(f"the body does not match its headers: {error}") from None

@@ -69,6 +69,8 @@ class RequestLabels(NamedTuple):
 def request_labels(record: AuditRecord, content_type: str, *, is_dry_run: bool) -> RequestLabels:
     """Return the labels of a request, by what is known of it when it ends. `content_type` is that of its body."""
     verb = VERBS.get(record.verb, OTHER_VERB)
+    if record.aggregated is not None:  # its resources are not known, and there may be any number of them
+        return RequestLabels(verb, *record.aggregated)
     if record.info is None:
         if record.attributes is not None:  # a review, or a request for a project
             scope = "namespace" if record.attributes.namespace else "cluster"

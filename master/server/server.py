@@ -41,7 +41,9 @@ from master.oauth import paths as oauth_paths
 from master.oauth.server import OAuthServer
 from master.oauth.session import SessionSealer
 from master.registry import projects
+from master.registry.aggregated_apis import AggregatedAPIs
 from master.registry.creation import ObjectCreation
+from master.registry.custom_kinds import CustomKinds
 from master.registry.legacy_reviews import LegacyReviews
 from master.registry.metrics import MetricsReader
 from master.registry.pods import PodActions
@@ -56,10 +58,12 @@ from master.server import routes, watch
 from master.server.auditing import Auditor, annotate_decision, attributes_of
 from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES, Handlers, warning_headers
 from master.server.open_requests import OpenRequests
+from master.server.proxy.aggregated_proxy import AggregatedProxy
 from master.server.proxy.kubelet_client import KubeletClient
 from master.server.proxy.pod_streams import PodStreams
 from master.server.request_metrics import NO_RESPONSE, RequestLabels, RequestMetrics, request_labels
 from master.server.routes import (
+    AggregatedRoute,
     NonResourceRoute,
     ProjectRequestRoute,
     ProxyRoute,
@@ -81,9 +85,10 @@ log = logging.getLogger(__name__)
 class ServerDependencies:
     """The parts that the server uses.
 
-    `ready` are the checks of /readyz. `address` is the advertised address of
-    the server, `public_url` returns its URL for users. `nodes` is the client of the node servers. `project_requests`
-    decides what requested projects contain. `metrics` returns the metrics of other parts.
+    `ready` are the checks of /readyz. `address` is the advertised address of the server, `public_url` returns its URL
+    for users. `nodes` is the client of the node servers, `metrics_reader` reads the usage of nodes and pods with it.
+    `project_requests` decides what requested projects contain. `aggregated_proxy` serves the versions of
+    `aggregated_apis`. `metrics` returns the metrics of other parts.
     """
 
     store: Storage
@@ -94,13 +99,17 @@ class ServerDependencies:
     service_account_grant_method: str
     authorities: tuple[x509.Certificate, ...]
     creation: ObjectCreation
+    custom_kinds: CustomKinds
     authorizer: Authorizer
     ready: Sequence[HealthCheck]
     address: str
     public_url: Callable[[], str]
     nodes: KubeletClient
+    metrics_reader: MetricsReader
     project_requests: ProjectRequestPolicy
     auditor: Auditor
+    aggregated_apis: AggregatedAPIs
+    aggregated_proxy: AggregatedProxy
     metrics: Callable[[], Iterable[MetricFamily]] = tuple
 
 
@@ -132,6 +141,8 @@ def tls_context(server_pem: Path, ca_pem: Path, proxy_ca_pem: str = "") -> ssl.S
 CREATED_STREAMS = frozenset(("attach", "exec", "portforward"))
 """Subresources for which a GET, as WebSocket clients send it, needs the right to create, too."""
 
+
+OPENAPI_APIS = "/openapi/v3/apis/"
 
 TOKEN_RESOURCES = (OAUTH_ACCESS_TOKENS.stored_group_resource, OAUTH_AUTHORIZE_TOKENS.stored_group_resource)
 """Resources whose names are hashes of tokens."""
@@ -167,13 +178,18 @@ class Server:
         self._other_metrics = parts.metrics
         self._requests = RequestMetrics()
         self._project_request_message = parts.project_requests.message
+        self._scheme = parts.custom_kinds.scheme
+        self._apis = parts.aggregated_apis
+        self._aggregated = parts.aggregated_proxy
         self._streams = PodStreams(store, parts.nodes, parts.creation)
-        self.watches = watch.WatchHandler(store, clock)
-        pods, tokens = PodActions(store, clock), TokenRequests(store, parts.tokens, clock)
+        self.watches = watch.WatchHandler(store, clock, self._scheme, parts.creation.caller)
+        registry = Registry(store, parts.creation, parts.authorizer, parts.custom_kinds)
+        pods = PodActions(store, clock, registry)
+        tokens = TokenRequests(store, parts.tokens, clock, registry)
         self._handlers = Handlers(
             store=store,
-            registry=Registry(store, parts.creation, parts.authorizer),
-            metrics=MetricsReader(store, parts.nodes, clock),
+            registry=registry,
+            metrics=parts.metrics_reader,
             project_requests=ProjectRequests(store, parts.creation, parts.project_requests),
             security_reviews=SecurityReviews(store, parts.authorizer.allows),
             users=Users(store, clock),
@@ -184,6 +200,8 @@ class Server:
                 ("ServiceAccount", "token"): tokens.create,
             },
             streams=self._streams,
+            scheme=self._scheme,
+            aggregated_apis=parts.aggregated_apis,
             watches=self.watches,
             authenticator=self._authenticator,
             authorizer=parts.authorizer,
@@ -212,6 +230,7 @@ class Server:
         """End watches and streams, stop listening, and end the other requests (`Listener.stop`)."""
         self.watches.end_all()
         self._streams.end_all()
+        self._aggregated.end_all()
         await self._listener.stop()
 
     async def _handle(self, http: web.Request) -> web.StreamResponse:
@@ -257,12 +276,15 @@ class Server:
             authentication = self._authenticator.authenticate(certificate, authorization_header(http.headers))
             client = authentication.user
             self._count_connection(http, client)
-            route = routes.resolve(http.method, http.path, http.rel_url.raw_path, http.query)
+            route = routes.resolve(
+                http.method, http.path, http.rel_url.raw_path, http.query, self._scheme, self._apis.at
+            )
             attributes = attributes_of(route, http.query)
         except errors.StatusError:
             self._auditor.decide_level(record, client, PathAttributes(http.method.lower(), http.path))
             raise
         record.info = route.info if isinstance(route, ResourceRoute | ProxyRoute) else None
+        record.aggregated = (route.backend.group, route.backend.version) if isinstance(route, AggregatedRoute) else None
         record.token_name = self._token_name(record.info)
         self._auditor.decide_level(record, client, attributes)
         try:
@@ -372,12 +394,17 @@ class Server:
                 return await self._handlers.resource(http, user, route, client_address, current_user)
             case ProxyRoute():
                 return await self._handlers.proxy(http, user, route)
+            case AggregatedRoute(backend):
+                return await self._aggregated.serve(http, user, backend)
             case ReviewRoute():
                 return await self._handlers.review(http, user, route)
             case ProjectRequestRoute():
                 return await self._handlers.project_request(http, user)
-            case NonResourceRoute():
-                return self._handlers.non_resource(http)
+            case NonResourceRoute(path=path):
+                remote = None
+                if path.startswith(OPENAPI_APIS):
+                    remote = await self._aggregated.openapi(http, path.removeprefix(OPENAPI_APIS))
+                return await self._handlers.non_resource(http) if remote is None else remote
 
 
 def _labels(http: web.Request, record: AuditRecord) -> RequestLabels:
@@ -387,8 +414,10 @@ def _labels(http: web.Request, record: AuditRecord) -> RequestLabels:
 
 
 def _may_run_on(route: Route) -> bool:
-    """Return whether a request may take longer than its credential is valid: a watch, or one to a node or a pod."""
-    return isinstance(route, ProxyRoute) or (isinstance(route, ResourceRoute) and route.verb == "watch")
+    """Return whether a request may take longer than its credential is valid: a watch, or one to another server."""
+    return isinstance(route, ProxyRoute | AggregatedRoute) or (
+        isinstance(route, ResourceRoute) and route.verb == "watch"
+    )
 
 
 def _peer_address(http: web.Request) -> str:

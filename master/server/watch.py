@@ -9,31 +9,38 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import random
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from aiohttp import HttpVersion11, web
+from multidict import CIMultiDict
 
 from api.meta.schema import FORBIDDEN, FieldError
-from api.meta.types import Object, ObjectMeta
+from api.meta.types import ObjectMeta
 from master import errors
-from master.registry.registry import convert_event
+from master.admission.external_calls import CallsPending
+from master.registry.conversion import convert_event, request_conversions
+from master.registry.external_caller import ExternalCaller
 from master.registry.request import Request, int_param
 from master.request_info import NameFilter, Selection, bool_param, parse_selection
+from master.resources.group_resource import GroupResource
 from master.resources.metadata import Clock, with_metadata
 from master.resources.rbac import ClusterRole, ClusterRoleBinding, Role, RoleBinding
-from master.resources.scheme import group_resource
+from master.resources.resource import AnyResource
+from master.resources.scheme import Scheme, group_resource
 from master.resources.users import Group
 from master.serialization import negotiation, tables
 from master.serialization.negotiation import View
 from master.storage.interface import Compacted, Key, Record, Storage, WatchEvent
 from reconcile.exposition import MetricFamily, counter, format_labels, gauge
 from reconcile.listener import release_read_buffer
+from streams.connection import is_closing
 
 MAX_QUEUED_BYTES = 8 << 20
 """Maximum size of the queue of one client, in bytes. A client with a longer queue is disconnected."""
@@ -79,7 +86,7 @@ class ClientStream:
         """Send a chunk of HTTP/1.1, or queue it."""
         if not self._chunked:
             chunk = chunk[chunk.index(b"\n") + 1 : -2]  # HTTP/1.0 has no chunks: the frame of `_framed` is removed.
-        if self._transport.is_closing():
+        if is_closing(self._transport):
             self.end()
         elif not self._queue and not self._protocol.writing_paused and len(chunk) <= TRANSPORT_BUFFER:
             self._transport.write(chunk)
@@ -117,6 +124,10 @@ class ClientStream:
         """
         written = 0
         while self._queue and not self._protocol.writing_paused and written < TRANSPORT_BUFFER:
+            if is_closing(self._transport):
+                self._queue.clear()
+                self.end()
+                return
             chunk = self._queue.popleft()
             self._in_chunk = len(chunk) > TRANSPORT_BUFFER
             if self._in_chunk:
@@ -137,6 +148,11 @@ class ClientStream:
         """End the stream: nothing more is sent."""
         self.ended = True
         self._wakeup.set()
+
+    def abort(self) -> None:
+        """Disconnect the client at once, so that it does not take what was sent for all there is."""
+        self._transport.abort()
+        self.end()
 
     def close(self) -> None:
         """Disconnect the client if a chunk was sent in part only, because it would take the end for the rest of it."""
@@ -182,6 +198,8 @@ class WatchOptions:
     bookmarks: bool
     seconds: float
     user_name: str = ""
+    warning: str = ""
+    """The text of a Warning header; empty for none."""
 
 
 def parse_watch_options(request: Request) -> WatchOptions:
@@ -202,6 +220,7 @@ def parse_watch_options(request: Request) -> WatchOptions:
         bookmarks=bool_param(query, "allowWatchBookmarks"),
         seconds=float(seconds) if seconds else random.uniform(*DEFAULT_WATCH_SECONDS),
         user_name=request.user.name,
+        warning=request.info.resource.deprecation_warning,
     )
 
 
@@ -216,6 +235,14 @@ def event_type(selection: Selection, event: WatchEvent) -> str:
     if after:
         return "MODIFIED" if before else "ADDED"
     return "DELETED" if before else ""
+
+
+class WatchedKind(NamedTuple):
+    """A kind as the labels of metrics name it."""
+
+    group: str
+    version: str
+    kind: str
 
 
 class VisibleObjects:
@@ -284,18 +311,21 @@ REVIEW_SECONDS = 1.0
 class WatchHandler:
     """All watches of the server."""
 
-    def __init__(self, storage: Storage, clock: Clock) -> None:
+    def __init__(self, storage: Storage, clock: Clock, scheme: Scheme, caller: ExternalCaller) -> None:
         self._store = storage
+        self._scheme = scheme
+        self._caller = caller
         self._clock = clock
         self._encoded_event: WatchEvent | None = None
         self._chunks: dict[tuple[str, str, OutputForm], bytes] = {}
         self._converted: dict[str, WatchEvent] = {}
         self._open: set[Watcher] = set()
         self._turns = asyncio.Semaphore(MAX_TURNS)
-        self._sent_events: Counter[type[Object]] = Counter()
+        self._sent_events: Counter[WatchedKind] = Counter()
         """Events that ended watches have sent, by kind."""
         self._slow_watchers = 0
         storage.watch(group_resource(Group), self._note_members)
+        scheme.subscribe(self._end_of_kind)
 
     def _note_members(self, event: WatchEvent) -> None:
         """Let the watches of users who join or leave a group review what they show."""
@@ -311,6 +341,12 @@ class WatchHandler:
         """Return the number of open watches."""
         return len(self._open)
 
+    def _end_of_kind(self, resource: GroupResource) -> None:
+        """End the watches of a custom kind whose definition has changed. Their clients list again."""
+        for watcher in tuple(self._open):
+            if watcher.resource.stored_group_resource == resource:
+                watcher.end()
+
     def end_all(self) -> None:
         """End every watch cleanly, as if its timeout had expired."""
         for watcher in tuple(self._open):
@@ -320,14 +356,21 @@ class WatchHandler:
         """Stream events until the watch ends."""
         if options.starts_with_existing and (options.revision or 0) > self._store.revision:
             raise errors.resource_version_too_large(options.revision or 0, self._store.revision)
+        resource = options.selection.resource
         response = web.StreamResponse(
-            headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
+            headers=CIMultiDict(
+                [
+                    ("Content-Type", "application/json"),
+                    ("Cache-Control", "no-cache, private"),
+                    *((("Warning", f'299 - "{options.warning}"'),) if options.warning else ()),
+                ]
+            )
         )
         if http.version >= HttpVersion11:
             response.enable_chunked_encoding()
         await response.prepare(http)
         transport = http.transport
-        if transport is None:
+        if transport is None or not (resource.documents is None or self._scheme.is_current(resource)):
             return response
         release_read_buffer(transport)
         watcher = Watcher(self, options, ClientStream(http, transport, response, self._turns))
@@ -342,7 +385,7 @@ class WatchHandler:
 
     def metrics(self) -> Iterator[MetricFamily]:
         """Yield the metrics of watches."""
-        open_watches, sent_events = Counter[type[Object]](), self._sent_events.copy()
+        open_watches, sent_events = Counter[WatchedKind](), self._sent_events.copy()
         for watcher in self._open:
             open_watches[watcher.kind] += 1
             sent_events[watcher.kind] += watcher.sent_events
@@ -368,8 +411,15 @@ class WatchHandler:
             else ()
         )
 
+    async def request_conversions(self, selection: Selection, events: Iterable[WatchEvent]) -> None:
+        """Let webhooks convert what `encode` needs for the events. Raises StatusError."""
+        await request_conversions(selection.resource, events, self._caller)
+
     def encode(self, selection: Selection, form: OutputForm, event: WatchEvent) -> bytes:
-        """Return the event as an HTTP chunk for a selection and form; empty if no event is sent for this selection."""
+        """Return the event as an HTTP chunk for a selection and form; empty if no event is sent for this selection.
+
+        Raises CallsPending.
+        """
         if self._encoded_event is not event:
             self._encoded_event, self._chunks, self._converted = event, {}, {}
         version = selection.resource.type.API_VERSION
@@ -405,20 +455,23 @@ class WatchHandler:
         metadata: dict[str, Any] = {"resourceVersion": str(revision)}
         if annotations:
             metadata["annotations"] = annotations
-        if view.is_table:
-            return _framed("BOOKMARK", tables.encode_table(view, [], metadata, None))
         head = {"kind": resource.kind, "apiVersion": resource.type.API_VERSION}
-        if view.is_metadata:
+        if view.is_metadata or (view.is_table and options.form.include != "Object"):
             head = {"kind": "PartialObjectMetadata", "apiVersion": view.api_version}
-        return _framed("BOOKMARK", msgspec.json.encode({**head, "metadata": metadata}))
+        shown = {**head, "metadata": metadata}
+        if not view.is_table:
+            return _framed("BOOKMARK", msgspec.json.encode(shown))
+        # Clients find the annotations of a bookmark at the object of its only row.
+        row: dict[str, object] = {"cells": [None] * len(resource.columns), "object": shown}
+        return _framed("BOOKMARK", tables.encode_table(view, [row], {"resourceVersion": str(revision)}, None))
 
 
 class Watcher:
     """The watch of one client.
 
     It ends when its timeout expires, when the server stops, and when a live event cannot be encoded. A client with a
-    full queue is disconnected, and so is one that was sent only a part of a chunk. If the revision is compacted, the
-    client gets an ERROR event instead.
+    full queue is disconnected, and so is one that was sent only a part of a chunk. The client gets an ERROR event when
+    the revision is compacted, and when an object cannot be converted or shown.
     """
 
     def __init__(self, watches: WatchHandler, options: WatchOptions, stream: ClientStream) -> None:
@@ -437,6 +490,7 @@ class Watcher:
         self.sent_events = 0
         """Events that were sent or queued, without bookmarks."""
         self._backlog: list[WatchEvent] | None = []
+        self._catching_up: asyncio.Task[None] | None = None
 
     async def run(self, storage: Storage) -> None:
         """Send events until the watch ends."""
@@ -445,31 +499,50 @@ class Watcher:
             # There is no await up to the registration, so no event is lost between the initial events and later ones.
             initial_events: Iterable[WatchEvent] = self._watches.initial_events(options)
         except Compacted as error:
-            self._stream.write(_framed("ERROR", errors.encode_status(errors.expired(str(error)).status)))
+            self._write_error(errors.expired(str(error)))
             return
         revision = storage.revision
         subscriptions = contextlib.ExitStack()
         subscriptions.callback(storage.watch(options.selection.resource.stored_group_resource, self._take))
         try:
             async with asyncio.timeout(options.seconds):
-                if self._visible is not None:
-                    await self._follow_rights(self._visible, storage, subscriptions)
-                    if not options.starts_with_existing:
-                        initial_events = list(initial_events)
-                        self._report_lost_object(self._visible, storage, initial_events)
-                await self._send_all(initial_events)
-                if options.sends_initial_events_end:
-                    self._stream.write(self._watches.bookmark(options, revision, {INITIAL_EVENTS_END: "true"}))
-                await self._drain_backlog()
-                await self._run_stream(storage)
+                await self._send_until_end(initial_events, revision, storage, subscriptions)
+        except errors.StatusError as error:
+            # The response has begun: another one behind it would leave the client waiting for the end of this one.
+            self._write_error(error)
         except TimeoutError:
             if options.bookmarks and self._backlog is None:
                 self._stream.write(self._watches.bookmark(options, storage.revision))
+        except Exception:
+            self._stream.abort()
+            raise
         finally:
             subscriptions.close()
+            if self._catching_up is not None:
+                self._catching_up.cancel()
             self._stream.close()
             if self._stream.overflowed:
                 log.warning("slow watcher disconnected", extra={"kind": options.selection.resource.kind})
+
+    async def _send_until_end(
+        self,
+        initial_events: Iterable[WatchEvent],
+        revision: int,
+        storage: Storage,
+        subscriptions: contextlib.ExitStack,
+    ) -> None:
+        """Send the initial events, which are those up to a revision, and all that follow."""
+        options = self._options
+        if self._visible is not None:
+            await self._follow_rights(self._visible, storage, subscriptions)
+            if not options.starts_with_existing:
+                initial_events = list(initial_events)
+                self._report_lost_object(self._visible, storage, initial_events)
+        await self._send_all(initial_events)
+        if options.sends_initial_events_end:
+            self._stream.write(self._watches.bookmark(options, revision, {INITIAL_EVENTS_END: "true"}))
+        await self._drain_backlog()
+        await self._run_stream(storage)
 
     @property
     def user_name(self) -> str:
@@ -477,10 +550,14 @@ class Watcher:
         return self._options.user_name
 
     @property
-    def kind(self) -> type[Object]:
-        """Return the watched kind, in the version of the request."""
-        kind: type[Object] = self._options.selection.resource.type
-        return kind
+    def resource(self) -> AnyResource:
+        """Return the watched resource, in the version of the request."""
+        return self._options.selection.resource
+
+    @property
+    def kind(self) -> WatchedKind:
+        """Return the watched kind."""
+        return WatchedKind(self.resource.group, self.resource.version, self.resource.kind)
 
     @property
     def is_slow(self) -> bool:
@@ -499,14 +576,32 @@ class Watcher:
         """Receive an event from the store. It is added to the backlog while the initial events are being sent."""
         if self._backlog is not None:
             self._backlog.append(event)
-            self._stream.add_queued(len(event.record.data))
+            self._stream.add_queued(event.record.size)
             return
         try:
             self._send(event)
+        except CallsPending:
+            self._backlog = [event]
+            self._stream.add_queued(event.record.size)
+            self._catching_up = asyncio.create_task(self._catch_up())
         except Exception:
             # The client must not continue as if it had seen the event. It connects again, and lists.
             self._stream.end()
             raise
+
+    async def _catch_up(self) -> None:
+        """Send the events that wait for a webhook, and those behind them."""
+        try:
+            await self._drain_backlog()
+        except errors.StatusError as error:
+            self._write_error(error)
+            self._stream.end()
+        except BaseException:
+            self._stream.end()
+            raise
+
+    def _write_error(self, error: errors.StatusError) -> None:
+        self._stream.write(_framed("ERROR", errors.encode_status(error.status)))
 
     def _send(self, event: WatchEvent) -> None:
         translated = event if self._visible is None else self._visible.translate(event)
@@ -587,6 +682,16 @@ class Watcher:
             self._form = self._options.form  # Only the first event of a table has the column definitions.
 
     async def _send_all(self, events: Iterable[WatchEvent]) -> None:
+        """Send events. Raises StatusError if a webhook cannot convert one."""
+        if self.resource.documents is None or not self.resource.documents.is_converted_by_webhook:
+            await self._send_known(events)
+            return
+        remaining = iter(events)
+        while batch := list(itertools.islice(remaining, YIELD_EVERY)):
+            await self._watches.request_conversions(self._selection, batch)
+            await self._send_known(batch)
+
+    async def _send_known(self, events: Iterable[WatchEvent]) -> None:
         for number, event in enumerate(events, 1):
             self._send(event)
             if self._stream.full:
@@ -600,7 +705,7 @@ class Watcher:
         """Send the backlog until it is empty; from then on, events are sent as they arrive."""
         while self._backlog and not self._stream.ended:
             waiting, self._backlog = self._backlog, []
-            self._stream.remove_queued(sum(len(event.record.data) for event in waiting))
+            self._stream.remove_queued(sum(event.record.size for event in waiting))
             await self._send_all(waiting)
         self._backlog = None
         if self._changed_rights:
@@ -617,12 +722,8 @@ class Watcher:
                     self._stream.write(self._watches.bookmark(self._options, storage.revision))
 
 
-def _by_labels(numbers: Counter[type[Object]]) -> dict[str, int]:
-    labelled = {}
-    for kind, number in numbers.items():
-        group, _, version = kind.API_VERSION.rpartition("/")
-        labelled[format_labels(group=group, version=version, kind=kind.KIND)] = number
-    return labelled
+def _by_labels(numbers: Counter[WatchedKind]) -> dict[str, int]:
+    return {format_labels(**kind._asdict()): number for kind, number in numbers.items()}
 
 
 def _framed(type_: str, body: bytes) -> bytes:

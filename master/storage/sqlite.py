@@ -23,6 +23,7 @@ from api.meta.types import Object
 from master.resources.group_resource import GroupResource
 from master.storage.interface import (
     Conflict,
+    Decoder,
     Delete,
     Key,
     Put,
@@ -33,6 +34,7 @@ from master.storage.interface import (
     WatchEvents,
     with_revision,
 )
+from master.storage.null_times import with_null_times
 from master.storage.revision_log import LogRow, RevisionLog
 from master.storage.watch_cache import HistoryLimits, WatchCache
 from reconcile.errors import NotReady
@@ -58,7 +60,7 @@ class SQLiteStorage:
 
     def __init__(
         self,
-        types: Mapping[GroupResource, type[Object]],
+        types: Mapping[GroupResource, type[Object] | Decoder],
         cache: WatchCache,
         revision_log: RevisionLog,
         thread: ThreadPoolExecutor,
@@ -83,7 +85,7 @@ class SQLiteStorage:
     async def open(
         cls,
         path: Path,
-        types: Mapping[GroupResource, type[Object]],
+        types: Mapping[GroupResource, type[Object] | Decoder],
         limits: HistoryLimits = HistoryLimits(),  # noqa: B008
     ) -> SQLiteStorage:
         """Read the whole file into memory. Raises NotReady (file unreadable, in use) and Refused (other format).
@@ -211,7 +213,9 @@ class SQLiteStorage:
             raise NotReady("the store is closing; nothing was changed")
         self._check(changes)
         # All objects are encoded before the first is queued, so that an exception queues none.
-        records = [_record_of(change, revision) for revision, change in enumerate(changes, self._last_assigned + 1)]
+        records = [
+            self._record_of(change, revision) for revision, change in enumerate(changes, self._last_assigned + 1)
+        ]
         events = [self._queue(change, record) for change, record in zip(changes, records, strict=True)]
         if not events and not any(self._pending.values()):
             return ()
@@ -226,6 +230,18 @@ class SQLiteStorage:
         """Drop states that were replaced or deleted up to and including a revision."""
         self._cache.drop_history(revision)
         await self._compact_log()
+
+    def _decoder(self, resource: GroupResource) -> type[Object] | Decoder:
+        """Return how objects of a resource are decoded. A mapping may make a decoder when it is asked."""
+        try:
+            return self._types[resource]
+        except KeyError:
+            return Object
+
+    def _record_of(self, change: Put | Delete, revision: int) -> Record:
+        obj = with_revision(change.object if isinstance(change, Put) else change.last_state, revision)
+        decode_as = self._decoder(change.key.resource) if obj.IS_STORED_IN_VERSIONS else type(obj)
+        return Record(change.key, revision, msgspec.json.encode(obj), decode_as, obj)
 
     def _check(self, changes: Iterable[Put | Delete]) -> None:
         exists: dict[Key, bool] = {}
@@ -291,7 +307,9 @@ class SQLiteStorage:
     def _event(self, log_row: LogRow) -> WatchEvent:
         key = Key(_group_resource(log_row.group, log_row.resource), log_row.namespace, log_row.name)
         previous = self.get(key)
-        record = Record(key, log_row.revision, log_row.data, self._types.get(key.resource, Object))
+        of = self._decoder(key.resource)
+        data = with_null_times(log_row.data, of) if isinstance(of, type) else log_row.data
+        record = Record(key, log_row.revision, data, of)
         return WatchEvent(
             "DELETED" if log_row.removed else "ADDED" if previous is None else "MODIFIED", record, previous
         )
@@ -305,11 +323,6 @@ class SQLiteStorage:
         for write in batch:
             if not write.done.done():
                 write.done.set_exception(NotReady(str(error)))
-
-
-def _record_of(change: Put | Delete, revision: int) -> Record:
-    obj = with_revision(change.object if isinstance(change, Put) else change.last_state, revision)
-    return Record(change.key, revision, msgspec.json.encode(obj), type(obj), obj)
 
 
 def _record_after(event: WatchEvent) -> Record | None:

@@ -133,7 +133,7 @@ class WatchCache:
         self.revision = event.record.revision
         if self.revision > self.compacted:
             self._history.append(event)
-            self._history_bytes += len(event.record.data)
+            self._history_bytes += event.record.size
             self._enforce_limits()
         for callback in tuple(self._watches[event.record.key.resource]):
             callback(event)
@@ -165,10 +165,10 @@ class WatchCache:
 
     def _drop_oldest(self) -> None:
         oldest = self._history.popleft()
-        self._history_bytes -= len(oldest.record.data)
+        self._history_bytes -= oldest.record.size
         self.compacted = oldest.record.revision
         self._dropped_events += 1
-        self._dropped_bytes += len(oldest.record.data)
+        self._dropped_bytes += oldest.record.size
 
 
 def _sort_key(record: Record) -> tuple[str, str]:

@@ -129,6 +129,20 @@ def pod_limits(pod: Pod, capacity: PodsCapacity) -> CgroupLimits:
     )
 
 
+def wider_limits(first: CgroupLimits, second: CgroupLimits) -> CgroupLimits:
+    """Return limits within which containers with either limits have room."""
+    return CgroupLimits(
+        shares=max(first.shares, second.shares),
+        quota=_wider(first.quota, second.quota),
+        memory=_wider(first.memory, second.memory),
+        pids=_wider(first.pids, second.pids),
+    )
+
+
+def _wider(first: int, second: int) -> int:
+    return max(first, second) if first and second else 0
+
+
 def qos_cgroups(pods: Iterable[Pod], root: str, capacity: PodsCapacity) -> tuple[tuple[CgroupPath, CgroupLimits], ...]:
     """Return the limits of `kubepods` and of the QoS cgroups for these pods, parents first."""
     burstable = (pod_request(pod.spec, cpu_request) for pod in pods if pod.status.qos_class == "Burstable")

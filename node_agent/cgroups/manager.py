@@ -70,14 +70,18 @@ class CgroupManager:
         driver = await self._driver()
         return "" if driver is None else driver.cgroup_parent(hierarchy.pod_cgroup(pod, self._root))
 
-    async def create(self, pod: Pod) -> str:
-        """Create or update the pod's cgroup. Returns and raises the same as `cgroup_parent`."""
+    async def create(self, pod: Pod, previous: Pod | None = None) -> str:
+        """Create or update the pod's cgroup. Returns and raises the same as `cgroup_parent`.
+
+        During a resize, `previous` is the pod before it: the cgroup gets the wider limits of both.
+        """
         driver = await self._driver()
         if driver is None:
             return ""
-        cgroup_parent = await asyncio.to_thread(
-            driver.create, hierarchy.pod_cgroup(pod, self._root), hierarchy.pod_limits(pod, self._capacity)
-        )
+        limits = hierarchy.pod_limits(pod, self._capacity)
+        if previous is not None:
+            limits = hierarchy.wider_limits(limits, hierarchy.pod_limits(previous, self._capacity))
+        cgroup_parent = await asyncio.to_thread(driver.create, hierarchy.pod_cgroup(pod, self._root), limits)
         self.loop.wake()
         return cgroup_parent
 

@@ -9,7 +9,7 @@ import operator
 import secrets
 import threading
 import time
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -39,6 +39,7 @@ from node_agent.runtime.container import (
     SANDBOX_TYPE,
     TYPE,
     ContainerEvent,
+    DockerResources,
     RuntimeContainer,
     labels_by_pod,
 )
@@ -220,6 +221,21 @@ class DockerClient:
         """Send a signal to a container. Does nothing if the container does not run."""
         with contextlib.suppress(Gone, Refused):
             await self._call(lambda client: client.kill(container, signal=signal))
+
+    @operation("update_container")
+    async def update(self, container: str, resources: DockerResources) -> None:
+        """Change the resources of a running container. Raises Refused, for example below the memory that it uses.
+
+        Kernels with swap accounting count memory and swap together, so that both limits change.
+        """
+        limits = {
+            "cpu_shares": resources.cpu_shares,
+            "cpu_period": CPU_PERIOD if resources.cpu_quota else None,
+            "cpu_quota": resources.cpu_quota or None,
+            "mem_limit": resources.memory or None,
+            "memswap_limit": resources.memory or None,
+        }
+        await self._call(lambda client: client.update_container(container, **limits))
 
     @operation("exec_sync")
     async def exec(self, container: str, command: tuple[str, ...], seconds: float) -> ExecResult:
@@ -442,7 +458,14 @@ def _runtime_container(inspected: dict[str, Any]) -> RuntimeContainer:
         layer=(inspected["GraphDriver"].get("Data") or {}).get("UpperDir", ""),
         image_volumes=tuple(mount["Source"] for mount in inspected["Mounts"] if mount["Type"] == "volume"),
         user=process_user(state["Pid"]) if state["Pid"] else None,
+        resources=_docker_resources(inspected.get("HostConfig") or {}),
     )
+
+
+def _docker_resources(host_config: Mapping[str, Any]) -> DockerResources:
+    """Return the resources of a container. Docker has -1 for a quota that was taken away."""
+    quota, memory = host_config.get("CpuQuota") or 0, host_config.get("Memory") or 0
+    return DockerResources(host_config.get("CpuShares") or 0, max(quota, 0), max(memory, 0))
 
 
 def _parse_docker_time(text: str) -> datetime | None:

@@ -10,11 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from api.core.pod import Pod, PodDNSConfig
-from api.validation.pod import MAX_NAMESERVERS, MAX_SEARCH_DOMAINS, MAX_SEARCH_LENGTH
+from api.validation.pod import MAX_HOSTNAME_LENGTH, MAX_NAMESERVERS, MAX_SEARCH_DOMAINS, MAX_SEARCH_LENGTH
 from reconcile.errors import Refused
-
-MAX_HOSTNAME_LENGTH = 64
-"""Longest host name that the kernel accepts."""
 
 LOCAL_HOSTS = (
     ("127.0.0.1", "localhost"),
@@ -46,14 +43,19 @@ class ResolvConf:
 
 
 def hostname(pod: Pod) -> str:
-    """Return the pod's short host name: `spec.hostname`, or at most 63 characters of the pod's name."""
+    """Return the pod's host name: `spec.hostnameOverride`, `spec.hostname`, or at most 63 characters of its name."""
+    if pod.spec.hostname_override:
+        return pod.spec.hostname_override
     return (pod.spec.hostname or pod.metadata.name)[:63].rstrip("-.")
 
 
 def pod_domain(pod: Pod, cluster_domain: str) -> str:
-    """Return the domain of a pod with a subdomain. Returns an empty string without one, and with hostNetwork."""
+    """Return the domain of a pod with a subdomain.
+
+    Returns an empty string without one, with hostNetwork, and with a hostnameOverride, which is the whole name.
+    """
     spec = pod.spec
-    if not spec.subdomain or spec.host_network:
+    if not spec.subdomain or spec.host_network or spec.hostname_override:
         return ""
     return f"{spec.subdomain}.{pod.metadata.namespace}.svc.{cluster_domain}"
 

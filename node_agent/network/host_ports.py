@@ -7,7 +7,7 @@ import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from ipaddress import IPv4Address, ip_address
+from ipaddress import IPv4Address, IPv4Network, ip_address
 from pathlib import Path
 
 import psutil
@@ -26,6 +26,8 @@ TABLE = "podlane-hostports"
 
 DSTNAT_PRIORITY = -100
 """The priority `dstnat` as a number, because nft accepts the name only in the hook prerouting."""
+
+LOOPBACK = IPv4Network("127.0.0.0/8")
 
 RESYNC_SECONDS = 60.0
 
@@ -65,12 +67,17 @@ class Listener:
     address: IPv4Address | None
     port: int
 
+    @property
+    def is_at_loopback(self) -> bool:
+        """True if only processes of the host reach the socket."""
+        return self.address is not None and self.address.is_loopback
+
 
 @dataclass(frozen=True, slots=True)
 class NodePorts:
     """What the node itself needs: `reserved` ports, and the `listeners` of its processes.
 
-    `addresses` are the addresses of the node, without those of the loopback network.
+    `addresses` are the addresses of the node, without those of the loopback network, which every node has.
     """
 
     addresses: frozenset[IPv4Address]
@@ -154,14 +161,19 @@ def compile_host_ports(pods: Iterable[Pod], node: NodePorts) -> HostPorts:
     """Return the nft commands that replace the table of host ports, and the host ports that are not opened.
 
     Without host ports, the commands remove the table. Packets to a host port, from other hosts or from this one, are
-    redirected to the pod. Without a hostIP the port is open on all addresses of the host except loopback addresses. The
-    pod sees the client's address. If two pods have the same host port, the first one by namespace and name gets the
-    packets.
+    redirected to the pod. Without a hostIP the port is open on all addresses of the host. If two pods have the same
+    host port, the first one by namespace and name gets the packets.
+
+    Loopback addresses are open to processes of the host only: packets that enter the host are not redirected there. A
+    port without a hostIP is closed there if a program of the host listens at a loopback address.
+
+    The pod sees the client's address. A client with a loopback address is masqueraded, because the pod could not reply.
+    The kernel lets such packets out only at links with the sysctl route_localnet, which the network's gateway has.
 
     A pod gets no connection of the node itself: only packets to an address of this node are redirected, and none to a
     port that the node needs.
     """
-    elements: dict[str, dict[str, str]] = {"bound_ports": {}, "ports": {}}
+    elements: dict[str, dict[str, str]] = {"bound_ports": {}, "loopback_ports": {}, "ports": {}}
     skipped: list[tuple[Pod, tuple[str, ...]]] = []
     for pod in sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name)):
         if pod.spec.host_network or not pod.status.pod_ip:
@@ -174,10 +186,12 @@ def compile_host_ports(pods: Iterable[Pod], node: NodePorts) -> HostPorts:
                 continue
             key = f"{_protocol(port)} . {port.host_port}"
             target = f"{pod.status.pod_ip} . {port.container_port}"
-            if port.host_ip in ALL_ADDRESSES:
-                elements["ports"].setdefault(key, target)
-            else:
+            if port.host_ip not in ALL_ADDRESSES:
                 elements["bound_ports"].setdefault(f"{port.host_ip} . {key}", target)
+                continue
+            elements["ports"].setdefault(key, target)
+            if not _is_listening_at_loopback(port, node):
+                elements["loopback_ports"].setdefault(key, target)
         if reasons:
             skipped.append((pod, tuple(reasons)))
     reset = f"add table ip {TABLE}\ndelete table ip {TABLE}\n"
@@ -187,17 +201,34 @@ def compile_host_ports(pods: Iterable[Pod], node: NodePorts) -> HostPorts:
         f"\tmap {name} {{\n\t\ttype {key_type} : ipv4_addr . inet_service\n{_elements(elements[name])}\t}}\n"
         for name, key_type in (
             ("bound_ports", "ipv4_addr . inet_proto . inet_service"),
+            ("loopback_ports", "inet_proto . inet_service"),
             ("ports", "inet_proto . inet_service"),
         )
     )
-    chains = "".join(
-        f"\tchain {hook} {{\n\t\ttype nat hook {hook} priority {DSTNAT_PRIORITY}; policy accept;\n"
-        "\t\tip daddr 127.0.0.0/8 return\n\t\tfib daddr type != local return\n"
-        "\t\tdnat ip to ip daddr . meta l4proto . th dport map @bound_ports\n"
-        "\t\tdnat ip to meta l4proto . th dport map @ports\n\t}\n"
-        for hook in ("prerouting", "output")
-    )
-    return HostPorts(f"{reset}table ip {TABLE} {{\n{maps}{chains}}}\n", tuple(skipped))
+    return HostPorts(f"{reset}table ip {TABLE} {{\n{maps}{_CHAINS}}}\n", tuple(skipped))
+
+
+_CHAINS = f"""\
+	chain prerouting {{
+		type nat hook prerouting priority {DSTNAT_PRIORITY}; policy accept;
+		ip daddr {LOOPBACK} return
+		fib daddr type != local return
+		dnat ip to ip daddr . meta l4proto . th dport map @bound_ports
+		dnat ip to meta l4proto . th dport map @ports
+	}}
+	chain output {{
+		type nat hook output priority {DSTNAT_PRIORITY}; policy accept;
+		fib daddr type != local return
+		dnat ip to ip daddr . meta l4proto . th dport map @bound_ports
+		ip daddr {LOOPBACK} dnat ip to meta l4proto . th dport map @loopback_ports
+		ip daddr {LOOPBACK} return
+		dnat ip to meta l4proto . th dport map @ports
+	}}
+	chain postrouting {{
+		type nat hook postrouting priority srcnat; policy accept;
+		ip saddr {LOOPBACK} ip daddr != {LOOPBACK} ct status dnat masquerade
+	}}
+"""
 
 
 def _elements(elements: dict[str, str]) -> str:
@@ -216,15 +247,27 @@ def _skip_reason(port: ContainerPort, pod_ip: str, node: NodePorts) -> str:
     if reason:
         return reason
     address = None if port.host_ip in ALL_ADDRESSES else _parse_address(port.host_ip)
-    if address is not None and address not in node.addresses:
-        return f"hostIP is {port.host_ip}; an IPv4 address of this node is accepted, except for loopback"
-    key = (_protocol(port), port.host_port)
-    if any(key in ports for ports in node.reserved):
+    if address is not None and address not in LOOPBACK and address not in node.addresses:
+        return f"hostIP is {port.host_ip}; an IPv4 address of this node is accepted"
+    if any((_protocol(port), port.host_port) in ports for ports in node.reserved):
         return "the node itself needs this port"
-    for listener in node.listeners:
-        if (listener.protocol, listener.port) == key and (address is None or listener.address in {None, address}):
+    for listener in _listeners(port, node):
+        if listener.is_at_loopback and address is None:
+            continue
+        if address is None or listener.address in {None, address}:
             return "a program of the node listens on this port"
     return ""
+
+
+def _is_listening_at_loopback(port: ContainerPort, node: NodePorts) -> bool:
+    """Return whether a program of the node listens on this port at a loopback address, where it stays reachable."""
+    return any(listener.is_at_loopback for listener in _listeners(port, node))
+
+
+def _listeners(port: ContainerPort, node: NodePorts) -> list[Listener]:
+    """Return the programs of the node that listen on this port, at any address."""
+    key = (_protocol(port), port.host_port)
+    return [listener for listener in node.listeners if (listener.protocol, listener.port) == key]
 
 
 def _invalid_reason(port: ContainerPort, pod_ip: str) -> str:
@@ -276,7 +319,7 @@ def read_node_ports(reserved: frozenset[PortRange]) -> NodePorts:
 
 
 def parse_listeners(protocol: str, table: str, transient: PortRange) -> Iterator[Listener]:
-    """Yield the listeners of a table of sockets (`/proc/net/tcp`), except those at loopback addresses.
+    """Yield the listeners of a table of sockets (`/proc/net/tcp`) that IPv4 clients reach.
 
     A UDP socket at a `transient` port is that of a client.
     """
@@ -290,7 +333,7 @@ def parse_listeners(protocol: str, table: str, transient: PortRange) -> Iterator
         words = bytes.fromhex(digits)
         packed = b"".join(words[index : index + 4][::-1] for index in range(0, len(words), 4))
         address = ip_address(packed.removeprefix(_V4_MAPPED))
-        if not address.is_loopback and (isinstance(address, IPv4Address) or address.is_unspecified):
+        if isinstance(address, IPv4Address) or address.is_unspecified:
             yield Listener(protocol, address if isinstance(address, IPv4Address) and int(address) else None, number)
 
 

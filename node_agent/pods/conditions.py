@@ -9,13 +9,18 @@ from datetime import datetime
 from api.core.pod import FINAL_PHASES, ContainerStatus, Pod
 from api.core.resource_requests import sidecars
 from api.meta.types import Condition, transition_time
+from node_agent.pods.resize import NO_RESIZE, ResizeState
 from node_agent.runtime.container import RuntimePod
 from node_agent.runtime.startup import has_started_regular_container
 
 DISRUPTION = "DisruptionTarget"
+RESIZE_PENDING, RESIZE_IN_PROGRESS = "PodResizePending", "PodResizeInProgress"
 
 KUBELET_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "PodScheduled")
-WRITTEN_CONDITIONS = (*KUBELET_CONDITIONS, DISRUPTION)
+RESIZE_CONDITIONS = (RESIZE_PENDING, RESIZE_IN_PROGRESS)
+"""The conditions that a pod has only during a resize."""
+
+WRITTEN_CONDITIONS = (*KUBELET_CONDITIONS, *RESIZE_CONDITIONS, DISRUPTION)
 """The conditions that this agent may write, including the one that an eviction adds."""
 
 
@@ -27,11 +32,12 @@ class ConditionInputs:
     has_network: bool
     init_statuses: tuple[ContainerStatus, ...]
     container_statuses: tuple[ContainerStatus, ...]
+    resize: ResizeState = NO_RESIZE
 
 
 @dataclass(frozen=True, slots=True)
 class _ConditionState:
-    """Status of one condition, and the reason if it is False."""
+    """Status of one condition, and its reason."""
 
     is_true: bool
     reason: str = ""
@@ -48,7 +54,7 @@ def pod_conditions(pod: Pod, runtime_pod: RuntimePod, inputs: ConditionInputs, n
         containers_ready,
         _ConditionState(True),
     )
-    by_type = dict(zip(KUBELET_CONDITIONS, condition_states, strict=True))
+    by_type = dict(zip(KUBELET_CONDITIONS, condition_states, strict=True)) | dict(_resize_states(inputs.resize))
     old_by_type = {condition.type: condition for condition in pod.status.conditions}
     own_conditions = tuple(
         Condition(
@@ -69,7 +75,15 @@ def foreign_conditions(conditions: tuple[Condition, ...]) -> tuple[Condition, ..
 
     `pod_conditions` does not compute DisruptionTarget. An eviction adds it.
     """
-    return tuple(condition for condition in conditions if condition.type not in KUBELET_CONDITIONS)
+    own = {*KUBELET_CONDITIONS, *RESIZE_CONDITIONS}
+    return tuple(condition for condition in conditions if condition.type not in own)
+
+
+def _resize_states(resize: ResizeState) -> Iterator[tuple[str, _ConditionState]]:
+    if resize.pending is not None:
+        yield RESIZE_PENDING, _ConditionState(True, resize.pending.reason, resize.pending.message)
+    if resize.in_progress:
+        yield RESIZE_IN_PROGRESS, _ConditionState(True, "Error" if resize.error else "", resize.error)
 
 
 def _containers_ready(pod: Pod, inputs: ConditionInputs) -> _ConditionState:

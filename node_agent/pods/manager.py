@@ -164,7 +164,7 @@ class PodManager:
             worker = self._workers.get(uid)
             if worker is None:
                 undecided += await self._add_pod(pod, pods, previously_decided=uid in decided)
-            elif _comparable(worker.pod) != _comparable(pod):
+            elif _comparable(worker.source_pod) != _comparable(pod):
                 worker.update(pod)
         self._has_api_pods = has_api_pods
         self._restore_statuses()

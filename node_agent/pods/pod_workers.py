@@ -36,6 +36,10 @@ class PodWorkers(Mapping[str, PodWorker]):
         pods = (worker.pod for worker in self._workers.values())
         return tuple(pod for pod in pods if pod.status.phase not in FINAL_PHASES)
 
+    def other_pods(self, pod: Pod) -> tuple[Pod, ...]:
+        """Return the other pods whose phase is not final."""
+        return tuple(other for other in self.active_pods() if other.metadata.uid != pod.metadata.uid)
+
     def wake(self, uid: str) -> None:
         """Wake the worker of a pod. Do nothing if it has none."""
         worker = self._workers.get(uid)

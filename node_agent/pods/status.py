@@ -31,10 +31,12 @@ from api.meta.types import Condition
 from node_agent.pods.conditions import (
     DISRUPTION,
     KUBELET_CONDITIONS,
+    RESIZE_CONDITIONS,
     WRITTEN_CONDITIONS,
     ConditionInputs,
     pod_conditions,
 )
+from node_agent.pods.resize import NO_RESIZE, ResizeState
 from node_agent.runtime.container import RuntimeContainer, RuntimePod
 from node_agent.runtime.lifecycle_state import NO_LIFECYCLE_STATE, LifecycleState
 from node_agent.runtime.restarts import (
@@ -47,6 +49,7 @@ from node_agent.runtime.restarts import (
     restart_time,
     should_restart,
 )
+from node_agent.runtime.spec import docker_resources
 from node_agent.runtime.startup import containers_to_run, init_failed
 
 EVICTED = "Evicted"
@@ -114,10 +117,18 @@ def volume_mount_statuses(container: Container) -> tuple[VolumeMountStatus, ...]
     )
 
 
-def container_resources(container: Container, newest: RuntimeContainer | None) -> ResourceRequirements | None:
-    """Return the resources of a container, which are those in its spec. Return None before it exists."""
+def container_resources(
+    container: Container, newest: RuntimeContainer | None, previous: ContainerStatus | None, cpu_cfs_quota: bool
+) -> ResourceRequirements | None:
+    """Return the resources that a container has. Return None before it exists.
+
+    They are those of its last status until a resize has changed the container.
+    """
     if newest is None:
         return None
+    is_resized = newest.resources in {None, docker_resources(container, cpu_cfs_quota)} or not newest.running
+    if not is_resized and previous is not None and previous.resources is not None:
+        return previous.resources
     return ResourceRequirements(limits=container.resources.limits, requests=container.resources.requests)
 
 
@@ -140,7 +151,7 @@ class StatusInputs:
     `address`: the pod's address, empty while it has none. `container_failures`: reason and message of the failed start
     of a container, by its name. `sandbox_failure`: reason and message of a failure of the sandbox or its network.
     `network_has_no_addresses`: the pod is attached to a network that provides no addresses. `messages`: termination
-    messages by container ID.
+    messages by container ID. `cpu_cfs_quota`: whether CPU limits are enforced.
     """
 
     node_address: str
@@ -153,6 +164,8 @@ class StatusInputs:
     terminating: bool = False
     messages: Mapping[str, str] = field(default_factory=dict)
     state: LifecycleState = NO_LIFECYCLE_STATE
+    resize: ResizeState = NO_RESIZE
+    cpu_cfs_quota: bool = True
 
 
 def compute_pod_status(pod: Pod, runtime_pod: RuntimePod, inputs: StatusInputs) -> PodStatus:
@@ -184,7 +197,10 @@ def compute_pod_status(pod: Pod, runtime_pod: RuntimePod, inputs: StatusInputs) 
         observed_generation=pod.metadata.generation,
         phase=phase,
         conditions=pod_conditions(
-            pod, runtime_pod, ConditionInputs(phase, has_network, init_statuses, container_statuses), inputs.now
+            pod,
+            runtime_pod,
+            ConditionInputs(phase, has_network, init_statuses, container_statuses, inputs.resize),
+            inputs.now,
         ),
         message=message,
         reason=reason,
@@ -215,7 +231,7 @@ def failed_status(pod: Pod, reason: str, message: str) -> PodStatus:
 def merge_status(status: PodStatus, current: PodStatus) -> PodStatus:
     """Return `status`, with the conditions and fields of `current` that other clients own."""
     own_conditions = tuple(condition for condition in status.conditions if condition.type in WRITTEN_CONDITIONS)
-    own_types = {*KUBELET_CONDITIONS, *(condition.type for condition in own_conditions)}
+    own_types = {*KUBELET_CONDITIONS, *RESIZE_CONDITIONS, *(condition.type for condition in own_conditions)}
     conditions = own_conditions + tuple(
         condition for condition in current.conditions if condition.type not in own_types
     )
@@ -282,7 +298,7 @@ def _container_status(
         container_id=f"docker://{newest.id}" if newest is not None else "",
         started=newest is not None and inputs.state.is_started(spec, newest),
         allocated_resources=spec.resources.requests if newest is not None else {},
-        resources=container_resources(spec, newest),
+        resources=container_resources(spec, newest, previous, inputs.cpu_cfs_quota),
         volume_mounts=volume_mount_statuses(spec),
         user=container_user(newest, previous),
     )

@@ -11,7 +11,7 @@ from api.client.client import ApiError, Client, ClientError, Conflict, Invalid, 
 from api.core.pod import FINAL_PHASES, Pod, PodStatus
 from api.meta.types import Condition, ObjectMeta
 from api.validation.static_pods import is_mirror
-from node_agent.pods.conditions import WRITTEN_CONDITIONS
+from node_agent.pods.conditions import RESIZE_CONDITIONS, WRITTEN_CONDITIONS
 from node_agent.pods.status import merge_status
 from reconcile.errors import NotReady
 from reconcile.listeners import Listeners
@@ -192,7 +192,10 @@ def pod_status_patch(uid: str, status: PodStatus, current: PodStatus) -> dict[st
     """
     conditions = tuple(condition for condition in status.conditions if condition.type in WRITTEN_CONDITIONS)
     fields: dict[str, Any] = msgspec.to_builtins(msgspec.structs.replace(status, conditions=()))
+    types = {condition.type for condition in conditions}
+    ended = [condition.type for condition in current.conditions if condition.type in RESIZE_CONDITIONS]
     fields["conditions"] = [_condition(condition) for condition in conditions]
+    fields["conditions"] += [{"$patch": "delete", "type": name} for name in ended if name not in types]
     fields["$setElementOrder/conditions"] = [{"type": condition.type} for condition in conditions]
     for name in _OWNED_FIELDS - fields.keys():
         fields[name] = None

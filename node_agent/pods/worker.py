@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass
+from dataclasses import replace as replace_value
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -25,6 +26,14 @@ from node_agent.images.manager import ImageManager
 from node_agent.metrics import SyncTimer
 from node_agent.network.plugin import PodNetwork
 from node_agent.object_cache import NotSynced, ObjectCache
+from node_agent.pods.resize import (
+    NO_RESIZE,
+    PendingResize,
+    allocated_pod,
+    container_resizes,
+    has_resources_of,
+    with_resources,
+)
 from node_agent.pods.status import (
     EVICTED,
     StatusInputs,
@@ -48,7 +57,7 @@ from node_agent.runtime.termination import DEADLINE_EXCEEDED, active_deadline, g
 from node_agent.runtime.termination_message import TerminationMessages
 from node_agent.volumes.manager import VolumeManager
 from node_agent.volumes.tokens import TokenCache
-from reconcile.errors import Gone, NotReady
+from reconcile.errors import Gone, NotReady, Refused
 from reconcile.loop import Loop, LoopTiming, retry_unexpected_errors
 
 log = logging.getLogger(__name__)
@@ -57,6 +66,9 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 RESYNC_SECONDS = 60.0
+
+RESIZE_RETRY = timedelta(seconds=10)
+"""Wait after the node had no room for a resize, or Docker refused it."""
 
 
 async def gather_both(first_work: Coroutine[Any, Any, T], second_work: Coroutine[Any, Any, U]) -> tuple[T, U]:
@@ -101,12 +113,16 @@ class PodWorker:
         cgroups: CgroupManager,
         cache: PodCache,
         statuses: StatusManager,
+        resize_rejection: Callable[[Pod], PendingResize | None],
+        cpu_cfs_quota: bool,
         node_address: str,
     ) -> None:
         self.removed = False
         self.cleaned_up = False
         self.failure: tuple[str, str] | None = None
-        self._pod = pod
+        self._source_pod = pod
+        # The pod with the resources that the node has allocated.
+        self._pod = allocated_pod(pod)
         self._uid = pod.metadata.uid
         self._name = f"{pod.metadata.namespace}/{pod.metadata.name}"
         self._events = components.events
@@ -120,6 +136,10 @@ class PodWorker:
         self._cgroups = cgroups
         self._cache = cache
         self._statuses = statuses
+        self._resize_rejection = resize_rejection
+        self._cpu_cfs_quota = cpu_cfs_quota
+        self._resize = NO_RESIZE
+        self._has_wider_cgroup = False
         self._node_address = node_address
         # Agrees with the times in the pod's status, because it starts with the worker and not with the process.
         self._clock = SteadyClock()
@@ -144,8 +164,13 @@ class PodWorker:
 
     @property
     def pod(self) -> Pod:
-        """The newest version of the pod, with the status that this worker has computed."""
+        """The newest version of the pod, with the resources that the node has allocated, and the computed status."""
         return self._pod
+
+    @property
+    def source_pod(self) -> Pod:
+        """The newest version of the pod from its source."""
+        return self._source_pod
 
     def wake(self) -> None:
         """Sync the pod now, because an input of its sync may have changed. Cancel an image pull if the pod stops."""
@@ -155,10 +180,11 @@ class PodWorker:
 
     def update(self, pod: Pod) -> None:
         """Take over a newer version of the pod. This worker owns the status, except the fields of other clients."""
+        self._source_pod = pod
         status = self._pod.status
         if status.conditions or status.phase in FINAL_PHASES:
             pod = replace(pod, status=merge_status(status, pod.status))
-        self._set_pod(pod)
+        self._set_pod(with_resources(pod, self._pod))
         self._sync_timer.next_operation = "update"
         self.wake()
 
@@ -252,10 +278,13 @@ class PodWorker:
 
     async def _sync_pod(self, observed: RuntimePod) -> None:
         """Take the next steps so that the containers match the pod's spec (kubelet: SyncPod)."""
+        self._allocate_resources()
         stopped_for_restart = frozenset(self._stopped_for_restart)
         actions = compute_pod_actions(self._pod, observed, wall_clock(), stopped_for_restart, self._lifecycle.state)
         self._timer.clear()
         self._timer.at(actions.wake_at(), wall_clock())
+        if self._resize.pending is not None:
+            self._timer.at(self._clock() + RESIZE_RETRY, self._clock())
         self._record_new_backoffs(observed, actions)
         if actions.finished and self._pod.status.phase in FINAL_PHASES:
             await self._sync_finished_pod(observed, actions)
@@ -313,6 +342,7 @@ class PodWorker:
             self._cache.invalidate(self._uid)  # The sandbox was killed.
             raise
         self._container_failures.clear()
+        await self._resize_containers(observed)
         await self._start_containers(actions.start, sandbox, observed, first)
         if actions.post_start is not None:
             self._lifecycle.post_start(self._pod, actions.post_start, self._sandbox.address)
@@ -324,6 +354,40 @@ class PodWorker:
         now = self._clock()
         again_at = await self._lifecycle.stop_container(self._pod, container, self._sandbox.address, now)
         self._timer.at(again_at, now)
+
+    def _allocate_resources(self) -> None:
+        """Allocate the resources in the spec, if the node has room for them."""
+        if has_resources_of(self._pod, self._source_pod):
+            self._resize = replace_value(self._resize, pending=None)
+            return
+        pending = self._resize_rejection(with_resources(self._pod, self._source_pod))
+        self._resize = replace_value(self._resize, pending=pending)
+        if pending is None:
+            log.info("resizing pod", extra={"pod": self._name})
+            self._set_pod(with_resources(self._pod, self._source_pod))
+
+    async def _resize_containers(self, observed: RuntimePod) -> None:
+        """Give running containers the resources of the pod: first room in the pod's cgroup, then the containers."""
+        resizes = tuple(container_resizes(self._pod, observed, self._cpu_cfs_quota))
+        if not resizes and not self._has_wider_cgroup:
+            return
+        self._has_wider_cgroup = True
+        await self._cgroups.create(self._pod, allocated_pod(self._pod))
+        error = ""
+        for resize in resizes:
+            self._cache.invalidate(self._uid)
+            try:
+                if resize.restarts:
+                    await self._stop_for_restart(resize.container)
+                else:
+                    await self._docker.update(resize.container.id, resize.resources)
+            except (Refused, Gone) as refusal:
+                error = str(refusal)
+                self._timer.at(self._clock() + RESIZE_RETRY, self._clock())
+        self._resize = replace_value(self._resize, error=error)
+        if not error and not any(resize.restarts for resize in resizes):
+            await self._cgroups.create(self._pod)
+            self._has_wider_cgroup = False
 
     async def _create_sandbox(
         self, attempt: int, actions: PodActions, observed: RuntimePod
@@ -492,6 +556,10 @@ class PodWorker:
             terminating=terminating,
             messages=self._messages,
             state=self._lifecycle.state,
+            resize=replace_value(
+                self._resize, in_progress=any(container_resizes(self._pod, observed, self._cpu_cfs_quota))
+            ),
+            cpu_cfs_quota=self._cpu_cfs_quota,
         )
         status = compute_pod_status(self._pod, observed, inputs)
         before = self._pod.status
@@ -529,6 +597,7 @@ class PodWorkerFactory:
     statuses: StatusManager
     events: EventRecorder
     node: Callable[[], Node | None]
+    resize_rejection: Callable[[Pod], PendingResize | None]
 
     def create(self, pod: Pod) -> PodWorker:
         """Return a worker for this pod. Nothing runs before its run()."""
@@ -551,6 +620,8 @@ class PodWorkerFactory:
             cgroups=self.cgroups,
             cache=self.cache,
             statuses=self.statuses,
+            resize_rejection=self.resize_rejection,
+            cpu_cfs_quota=self.host.cpu_cfs_quota,
             node_address=self.host.node_address,
         )
 

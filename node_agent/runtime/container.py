@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
+from typing import NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -36,6 +37,14 @@ RESERVED_LABELS = frozenset((HASH, RESTARTS, GRACE, PRE_STOP, MESSAGE_PATH, MESS
 """Labels that no annotation of a pod may set."""
 
 
+class DockerResources(NamedTuple):
+    """CPU shares, CPU quota in µs per 100 ms, and memory in bytes, of a container. 0 is no limit."""
+
+    cpu_shares: int
+    cpu_quota: int
+    memory: int
+
+
 @dataclass(frozen=True, slots=True)
 class RuntimeContainer:
     """A container as Docker inspects it.
@@ -46,7 +55,8 @@ class RuntimeContainer:
     `user` is the UID, the GID and the supplementary groups of the first process, None unless the container runs.
     `digest` is the name of the image in its registry (`NAME@sha256:...`), empty if it comes from none. `layer` is the
     directory of the writable layer, empty if Docker's storage driver has none. `image_volumes` are the directories that
-    Docker has made for the volumes of the image (VOLUME). It removes them with the container.
+    Docker has made for the volumes of the image (VOLUME). It removes them with the container. `resources` is None if
+    they were not read.
     """
 
     id: str
@@ -67,6 +77,7 @@ class RuntimeContainer:
     layer: str = ""
     image_volumes: tuple[str, ...] = ()
     user: tuple[int, int, tuple[int, ...]] | None = None
+    resources: DockerResources | None = None
 
     @property
     def running(self) -> bool:

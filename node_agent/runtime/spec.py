@@ -47,6 +47,7 @@ from node_agent.runtime.container import (
     SANDBOX_ID,
     SANDBOX_TYPE,
     TYPE,
+    DockerResources,
     pre_stop_label,
     stop_signal,
 )
@@ -156,8 +157,7 @@ class ContainerInputs:
 
 def container_config(pod: Pod, container: Container, inputs: ContainerInputs, host: HostInfo) -> ContainerConfig:
     """Return the configuration of one container of a pod."""
-    limits = container.resources.limits
-    requests = container.resources.requests
+    resources = docker_resources(container, host.cpu_cfs_quota)
     command = tuple(expand(text, inputs.env) for text in container.command)
     args = tuple(expand(text, inputs.env) for text in container.args)
     return ContainerConfig(
@@ -173,9 +173,9 @@ def container_config(pod: Pod, container: Container, inputs: ContainerInputs, ho
         ipc="host" if pod.spec.host_ipc else f"container:{inputs.sandbox_id}",
         pid=_pid_mode(pod, inputs),
         uts="host" if pod.spec.host_network else "",
-        cpu_shares=cpu_shares(quantity.to_milli(requests.get("cpu", 0))),
-        cpu_quota=cpu_quota(quantity.to_milli(limits.get("cpu", 0))) if host.cpu_cfs_quota else 0,
-        memory=quantity.to_int(limits["memory"]) if "memory" in limits else 0,
+        cpu_shares=resources.cpu_shares,
+        cpu_quota=resources.cpu_quota,
+        memory=resources.memory,
         oom_score_adj=max(oom_score(pod, container, host.memory), host.min_oom_score),
         tty=container.tty,
         stdin=container.stdin,
@@ -183,6 +183,16 @@ def container_config(pod: Pod, container: Container, inputs: ContainerInputs, ho
         security=inputs.security,
         runtime=pod.spec.runtime_class_name or "",
         stop_signal=stop_signal(container),
+    )
+
+
+def docker_resources(container: Container, cpu_cfs_quota: bool) -> DockerResources:
+    """Return the resources of a container for Docker. Without `cpu_cfs_quota`, CPU limits are not enforced."""
+    limits, requests = container.resources.limits, container.resources.requests
+    return DockerResources(
+        cpu_shares(quantity.to_milli(requests.get("cpu", 0))),
+        cpu_quota(quantity.to_milli(limits.get("cpu", 0))) if cpu_cfs_quota else 0,
+        quantity.to_int(limits["memory"]) if "memory" in limits else 0,
     )
 
 

@@ -7,6 +7,7 @@ from hashlib import sha256
 
 from api.network.forwarding import accepts_pods
 from sdn.model.host import DOCKER_BRIDGE, GATEWAY_PORT_NAME, NETDEV, BaseChain, OvsState
+from sdn.model.ipv4 import LOOPBACK
 from sdn.model.match import mac_text
 from sdn.pipeline.tables import NODE_ACCESS_MAC
 from sdn.topology import Cluster, Node
@@ -68,6 +69,9 @@ def masquerade_table(cluster: Cluster, node: Node) -> str:
 
     - Packets of pods to external addresses are masqueraded. So are those to a host port of this node: the switch would
       drop them with the source address of a pod, and the reply would not come back through the host.
+    - Packets that enter this node with a loopback address are dropped, before any address is translated. The kernel
+      does so by itself, but not at links with the sysctl route_localnet. tun0 has it, so that processes of the node
+      reach host ports at loopback addresses (`desired_gateway`).
     - VXLAN packets of peers to this node are not tracked. Otherwise a pod that sends from the port of tunnels to a peer
       would get, as replies, the tunnel packets that the peer sends from the same port: those of all projects.
     - External packets reach pods only if they are replies, or if the host has applied DNAT, as it does for host ports.
@@ -94,6 +98,8 @@ table ip {TABLE} {{
 	}}
 	chain prerouting {{
 		type filter hook prerouting priority raw; policy accept;
+		iifname != "lo" ip saddr {LOOPBACK} drop
+		iifname != "lo" ip daddr {LOOPBACK} drop
 		iifname != "{GATEWAY_PORT_NAME}" udp dport {cluster.vxlan_port} fib daddr type local notrack
 	}}
 	chain postrouting {{

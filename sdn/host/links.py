@@ -114,6 +114,10 @@ def desired_gateway(cluster: Cluster, node: Node) -> GatewayConfig:
     The kernel gets no route of its own to the subnet, so that pods of this node are reached like all others. With
     arp_announce 2, the kernel sends ARP requests with the gateway address, because the switch accepts no other address
     of the node (ip-sysctl in the Linux documentation).
+
+    With route_localnet, processes of the node reach host ports at loopback addresses: the kernel lets their packets out
+    after DNAT, and the replies in. Other packets from tun0 with a loopback address must be dropped, so this sysctl is
+    set after the firewall (`masquerade_table`).
     """
     conf = f"net.ipv4.conf.{GATEWAY_PORT_NAME}"
     return GatewayConfig(
@@ -121,6 +125,7 @@ def desired_gateway(cluster: Cluster, node: Node) -> GatewayConfig:
         address=IPv4Interface((node.gateway, node.subnet.prefixlen)),
         routes=frozenset({*cluster.networks, cluster.service_network}),
         sysctls=(("net.ipv4.ip_forward", "1"), (f"{conf}.forwarding", "1"), (f"{conf}.arp_announce", "2")),
+        guarded_sysctls=((f"{conf}.route_localnet", "1"),),
     )
 
 

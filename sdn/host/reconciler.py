@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,6 +121,7 @@ class HostReconciler:
         await self._put_ct_timeouts()
         await self._put_gateway(network)
         await self._put_firewall(network)
+        self._put_sysctls(desired_gateway(network.cluster, network.node).guarded_sysctls)
         self.docker_bridge.publish_options(network)
         self._verified_for, self._verified_at = desired_for, time.monotonic()
         return True
@@ -181,7 +182,10 @@ class HostReconciler:
         if link.addresses != {gateway.address} or routes != gateway.routes:
             await self._drivers.netlink.set_gateway(gateway.device, gateway.address, gateway.routes)
             self._record_write(f"address or routes of {gateway.device}")
-        for name, value in gateway.sysctls:
+        self._put_sysctls(gateway.sysctls)
+
+    def _put_sysctls(self, sysctls: Iterable[tuple[str, str]]) -> None:
+        for name, value in sysctls:
             if set_sysctl(name, value, self._found_sysctls):
                 self._record_write(f"sysctl {name}")
 

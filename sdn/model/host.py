@@ -143,12 +143,16 @@ class BaseChain:
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """Configuration of tun0 in the node's network stack: address, routes, and sysctls by name."""
+    """Configuration of tun0 in the node's network stack: address, routes, and sysctls by name.
+
+    `guarded_sysctls` are safe only with the firewall, and are set after it.
+    """
 
     device: str
     address: IPv4Interface
     routes: frozenset[IPv4Network]
     sysctls: tuple[tuple[str, str], ...]
+    guarded_sysctls: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

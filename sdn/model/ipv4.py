@@ -5,8 +5,11 @@ Its functions `inet_pton` and `inet_ntoa` compute from their argument alone, in 
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from socket import AF_INET, inet_ntoa, inet_pton
+
+LOOPBACK = IPv4Network("127.0.0.0/8")
+"""The addresses with which processes of one host talk to each other (RFC 1122)."""
 
 
 def parse_ipv4(text: str) -> IPv4Address | None:

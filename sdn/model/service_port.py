@@ -62,7 +62,9 @@ class ServicePortInfo:
 
     Connections without endpoints are rejected. One exception: with `external_policy_local`, packets of external clients
     are dropped if only other nodes have endpoints. `external_policy_local` is externalTrafficPolicy Local, which also
-    means no masquerade.
+    means no masquerade. Pods are external clients of the node ports of other nodes then.
+
+    `health_port` is the healthCheckNodePort of the service that pods reach, 0 if there is none.
 
     `affinity_timeout_seconds` is 0 without session affinity. `draining_ports` are the ports of endpoints that take no
     new connections but may still have established ones.
@@ -80,6 +82,7 @@ class ServicePortInfo:
     affinity_timeout_seconds: int = 0
     external_policy_local: bool = False
     draining_ports: frozenset[int] = frozenset()
+    health_port: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,9 @@ TIME = ServicePortInfo(
     vnid=10,
     cluster_ip=IPv4Address("172.30.0.12"),
     port=123,
+    node_port=30123,
+    external_policy_local=True,
+    health_port=30124,
     internal_endpoints=(EndpointInfo(RED.address, 123, True), EndpointInfo(IPv4Address("10.128.2.2"), 123)),
     cluster_endpoints=(EndpointInfo(RED.address, 123, True), EndpointInfo(IPv4Address("10.128.2.2"), 123)),
 )

@@ -38,6 +38,7 @@ class DropReason(IntEnum):
     NO_POD = 16
     OTHER_PROJECT = 17
     VXLAN_FROM_POD = 18
+    LOOPBACK = 19
 
     @property
     def label(self) -> str:
@@ -106,6 +107,9 @@ DROP_DESCRIPTIONS: dict[DropReason, DropDescription] = {
         "node", "Multicast of a project that has enabled it, but has no pod on this node. Other nodes get their copy."
     ),
     DropReason.BROADCAST: DropDescription("node", "A packet to 255.255.255.255, which is not supported."),
+    DropReason.LOOPBACK: DropDescription(
+        "node", "A packet to an address of 127.0.0.0/8. These addresses are for processes of one host."
+    ),
     DropReason.NO_POD: DropDescription(
         "node", "No pod of this node has the destination address, or only a pod whose project has no VNID."
     ),

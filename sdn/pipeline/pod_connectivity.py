@@ -6,6 +6,7 @@ from functools import lru_cache, partial
 from ipaddress import IPv4Address, IPv4Network
 
 from sdn.model.flow import Action, Flow, Goto, Output, OutputInPort, RegLoad, RegMove, SetField
+from sdn.model.ipv4 import LOOPBACK
 from sdn.model.match import (
     ARP_OP,
     ARP_SHA,
@@ -115,13 +116,15 @@ def l3_forwarding_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
     """Send packets for this node's subnet to POD_OUTPUT, and those that leave the cluster to EXTERNAL_OUTPUT.
 
     Packets to an address of the cluster or service network that belongs to no node are dropped, so that they do not
-    leave the cluster. Broadcast and multicast are dropped as well. Flows to peers come from `peer_flows`.
+    leave the cluster. Broadcast and multicast are dropped as well, and packets to loopback addresses, which the node
+    would take for its own. Flows to peers come from `peer_flows`.
     """
     flows = [
         make_flow(Table.L3_FORWARDING, Priority.NORMAL, ip(dst=node.subnet), Goto(Table.ENDPOINT_LOOKUP)),
         make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=cluster.service_network), drop=DropReason.NO_SERVICE),
         make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=MULTICAST), drop=DropReason.MULTICAST_DISABLED),
         make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=BROADCAST), drop=DropReason.BROADCAST),
+        make_flow(Table.L3_FORWARDING, Priority.LOW, ip(dst=LOOPBACK), drop=DropReason.LOOPBACK),
         make_flow(Table.L3_FORWARDING, Priority.MISS, ip(), Goto(Table.EXTERNAL_OUTPUT)),
     ]
     flows += (

@@ -128,6 +128,8 @@ REMEMBER_OUTSIDE = replace(REMEMBER_ENDPOINT, cookie=SERVICE_COOKIE, limit=MAX_U
 
 FROM_AN_ENDPOINT = field_equals(FROM_ENDPOINT, 1)
 
+TO_NODE = field_equals(DESTINATION, Destination.NODE)
+
 HAIRPIN_SNAT: tuple[Action, ...] = (
     SetField(DESTINATION, Destination.HAIRPIN),
     Ct(CT_ZONE_HAIRPIN, Table.POD_OUTPUT, commit=True, src=HAIRPIN_IP),
@@ -176,7 +178,9 @@ def service_node_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
             )
             for network in cluster.networks
         ),
-        make_flow(Table.SERVICE_LB, Priority.HIGH, ip() & ct_state("est"), REMEMBER_OUTSIDE, Goto(Table.L3_FORWARDING)),
+        make_flow(
+            Table.SERVICE_LB, Priority.UPPER, ip() & ct_state("est"), REMEMBER_OUTSIDE, Goto(Table.L3_FORWARDING)
+        ),
         make_flow(Table.SERVICE_LB, Priority.TOP, ip() & ct_state("rel"), Goto(Table.L3_FORWARDING)),
         make_flow(Table.SERVICE_LB, Priority.LOW, ip(dst=cluster.service_network), drop=DropReason.NO_SERVICE),
         make_flow(Table.SERVICE_LB, Priority.MISS, ip(), Goto(Table.L3_FORWARDING)),
@@ -201,8 +205,7 @@ def service_node_flows(cluster: Cluster, node: Node) -> frozenset[Flow]:
                 (new_connection(protocol, port, mask), DropReason.NO_SERVICE),
                 (new_connection_fragment(protocol, port, mask), DropReason.SERVICE_FRAGMENT),
             ):
-                to_node_port = match & field_equals(DESTINATION, Destination.NODE)
-                flows.append(make_flow(Table.SERVICE_LB, Priority.LOW, to_node_port, drop=reason))
+                flows.append(make_flow(Table.SERVICE_LB, Priority.LOW, match & TO_NODE, drop=reason))
     return frozenset(flows)
 
 
@@ -332,6 +335,8 @@ class ServiceFlows:
         """Return the flows that this port may share with others: of its external IPs and of its endpoints."""
         endpoints = (*port.internal_endpoints, *port.cluster_endpoints)
         flows = set(map(external_ip_flow, port.external_ips))
+        if port.health_port:
+            flows |= health_check_flows(self._node, port.vnid, port.health_port)
         for endpoint in endpoints:
             if endpoint.is_on_node:
                 flows.add(host_endpoint_flow(self._node, port.vnid, port.key.protocol, endpoint))
@@ -385,8 +390,26 @@ def host_endpoint_flow(node: Node, vnid: int, protocol: Protocol, endpoint: Endp
     priority = Priority.LOW
     if vnid != GLOBAL_VNID:
         match, priority = match & field_equals(SRC_VNID, vnid), Priority.HIGH
-    actions = (*permit_node_access(), *deliver_to_gateway(node))
-    return make_flow(Table.EXTERNAL_OUTPUT, priority, match, *actions, cookie=SERVICE_COOKIE)
+    return make_flow(Table.EXTERNAL_OUTPUT, priority, match, *_send_to_node(node), cookie=SERVICE_COOKIE)
+
+
+@lru_cache(maxsize=4096)
+def health_check_flows(node: Node, vnid: int, port: int) -> frozenset[Flow]:
+    """Return the flows that let pods reach the health checks of a service, which every node answers at this TCP port.
+
+    These are the pods that may use the service. A packet to another port of the range of node ports without a service
+    is dropped (`service_node_flows`).
+    """
+    match = new_connection(Protocol.TCP, port) & TO_NODE
+    return frozenset(
+        make_flow(Table.SERVICE_LB, Priority.HIGH, match & source, *_send_to_node(node), cookie=SERVICE_COOKIE)
+        for source in allowed_sources(vnid)
+    )
+
+
+def _send_to_node(node: Node) -> tuple[Action, ...]:
+    """Return the actions that send a packet, through tun0, to the node whose address it has: this or another one."""
+    return (*permit_node_access(), *deliver_to_gateway(node))
 
 
 def sender_flows(vnid: int, senders: Iterable[IPv4Address | None]) -> Iterator[Flow]:
@@ -433,25 +456,23 @@ def service_port_flows(port: ServicePortInfo, node: Node, mode: ProxyMode, group
     Clients with the service's VNID or VNID 0 may use it; a service of VNID 0 is for all. A new connection gets one of
     the endpoints. Without endpoints it goes to the node, which rejects it.
 
+    With externalTrafficPolicy Local, a connection to the node port of another node goes to that node, as with
+    kube-proxy. It gets an endpoint of that node, which sees the address of this node, and is dropped if there is none.
+    The policy does not hold for the node port of this node and for external IPs.
+
     Packets of other clients to an external IP are dropped here. At the cluster IP and at a node port,
     `service_node_flows` drops them. A connection that begins with a fragmented packet is dropped as well, because
     the netdev datapath knows the ports of the first fragment only.
     """
-    protocol, cookie = port.key.protocol, service_cookie(groups.internal)
-    external = [new_connection(protocol, port.port, dst=address) for address in port.external_ips]
-    external_fragments = [new_connection_fragment(protocol, port.port, dst=address) for address in port.external_ips]
-    cluster_ip, node_port = [], []
-    if port.cluster_ip is not None:
-        cluster_ip = [new_connection(protocol, port.port, dst=port.cluster_ip)]
-    if port.node_port:
-        node_port = [new_connection(protocol, port.node_port) & field_equals(DESTINATION, Destination.NODE)]
-    flows: set[Flow] = set()
+    cookie = service_cookie(groups.internal)
+    frontends = _frontends(port, node)
+    flows = set(_client_flows(port, Priority.NORMAL, frontends.other_nodes, _send_to_node(node), cookie))
     flow_groups: set[Group] = set()
-    for group_id, endpoints, frontends in (
-        (groups.internal, port.internal_endpoints, cluster_ip),
-        (groups.cluster, port.cluster_endpoints, external + node_port),
+    for group_id, endpoints, matches in (
+        (groups.internal, port.internal_endpoints, frontends.internal),
+        (groups.cluster, port.cluster_endpoints, frontends.external + frontends.node_port),
     ):
-        if not frontends:
+        if not matches:
             continue
         if mode is ProxyMode.USERSPACE or not endpoints:
             actions = deliver_to_gateway(node)
@@ -459,15 +480,49 @@ def service_port_flows(port: ServicePortInfo, node: Node, mode: ProxyMode, group
             actions, needed = _load_balance(port, group_id, endpoints, cookie)
             flows |= needed.flows
             flow_groups |= needed.groups
-        for frontend in frontends:
-            for source in allowed_sources(port.vnid):
-                flows.add(make_flow(Table.SERVICE_LB, Priority.HIGH, frontend & source, *actions, cookie=cookie))
-    dropped = dict.fromkeys(external_fragments, DropReason.SERVICE_FRAGMENT)
+        flows.update(_client_flows(port, Priority.HIGH, matches, actions, cookie))
+    fragments = [new_connection_fragment(port.key.protocol, port.port, dst=address) for address in port.external_ips]
+    dropped = dict.fromkeys(fragments, DropReason.SERVICE_FRAGMENT)
     if port.vnid != GLOBAL_VNID:
-        dropped |= dict.fromkeys(external, DropReason.NO_SERVICE)
-    for frontend, reason in dropped.items():
-        flows.add(make_flow(Table.SERVICE_LB, Priority.NORMAL, frontend, cookie=cookie, drop=reason))
+        dropped |= dict.fromkeys(frontends.external, DropReason.NO_SERVICE)
+    for match, reason in dropped.items():
+        flows.add(make_flow(Table.SERVICE_LB, Priority.NORMAL, match, cookie=cookie, drop=reason))
     return FlowSet(frozenset(flows), frozenset(flow_groups))
+
+
+class _Frontends(NamedTuple):
+    """Matches on new connections to a service port: at its cluster IP, at external IPs, and at node ports.
+
+    `other_nodes` is for the node ports of other nodes if these select the endpoint. Then `node_port` is for this node
+    only; otherwise it is for all nodes.
+    """
+
+    internal: list[Match]
+    external: list[Match]
+    node_port: list[Match]
+    other_nodes: list[Match]
+
+
+def _frontends(port: ServicePortInfo, node: Node) -> _Frontends:
+    protocol = port.key.protocol
+    internal = [] if port.cluster_ip is None else [new_connection(protocol, port.port, dst=port.cluster_ip)]
+    external = [new_connection(protocol, port.port, dst=address) for address in port.external_ips]
+    if not port.node_port:
+        return _Frontends(internal, external, [], [])
+    at_all_nodes = new_connection(protocol, port.node_port) & TO_NODE
+    if not port.external_policy_local or not port.cluster_endpoints:
+        return _Frontends(internal, external, [at_all_nodes], [])
+    here = new_connection(protocol, port.node_port, dst=node.address) & TO_NODE
+    return _Frontends(internal, external, [here], [at_all_nodes])
+
+
+def _client_flows(
+    port: ServicePortInfo, priority: Priority, matches: Iterable[Match], actions: tuple[Action, ...], cookie: int
+) -> Iterator[Flow]:
+    """Yield the flows for connections of clients that may use the service."""
+    for match in matches:
+        for source in allowed_sources(port.vnid):
+            yield make_flow(Table.SERVICE_LB, priority, match & source, *actions, cookie=cookie)
 
 
 def _load_balance(

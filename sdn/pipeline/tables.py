@@ -134,6 +134,7 @@ class Priority(IntEnum):
     """
 
     TOP = 300
+    UPPER = 250
     HIGH = 200
     NORMAL = 100
     LOW = 50

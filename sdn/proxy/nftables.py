@@ -17,7 +17,9 @@ from zlib import crc32
 from sdn.host.firewall import pods_to_nodes_rules
 from sdn.model.host import GATEWAY_PORT_NAME
 from sdn.model.ipv4 import ipv4_text
+from sdn.model.match import mac_text
 from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo
+from sdn.pipeline.tables import NODE_ACCESS_MAC
 from sdn.proxy.service_ports import ProxyConfig
 
 TABLE = "podlane-services"
@@ -79,12 +81,14 @@ def services_table(config: ProxyConfig, ports: Iterable[ServicePortInfo], proxy_
 
     - External clients reach node ports of this node and external IPs. They keep their source address if the
       endpoint is a pod of this node, and get the gateway's otherwise, so that replies come back through this node.
-    - Processes of the node reach cluster IPs and all other frontends. A connection to the service network that meets no
-      frontend is rejected.
+    - Processes of the node reach cluster IPs and all other frontends, whatever the externalTrafficPolicy is. Endpoints
+      see the gateway's address, as with kube-proxy. A connection to the service network that meets no frontend is
+      rejected.
     - A connection to a frontend without endpoints is rejected (TCP reset, else ICMP port unreachable). With
       externalTrafficPolicy Local, packets of external clients are dropped instead if only other nodes have endpoints.
     - The switch translates connections of pods. If packets of pods to a frontend come here nevertheless, they get no
-      endpoint and are rejected. All other packets of pods pass.
+      endpoint and are rejected. All other packets of pods pass. So do those that the switch permits to go to a node: to
+      health checks, and to the node port of another node (`service_port_flows`).
     - DNS queries of each pod to the node's name server are limited to MAX_QUERIES_PER_SECOND.
     - Pods reach only what `pods_to_nodes_rules` lists at the addresses of other nodes. Those nodes see the address of
       this one, so they cannot tell.
@@ -284,6 +288,7 @@ table ip {TABLE} {{
 		reject with icmp port-unreachable
 	}}
 {redirect}\tchain from_pods {{
+		ether saddr {mac_text(NODE_ACCESS_MAC)} ip daddr @node_ips return
 {from_pods}\t\tip daddr {config.service_network} goto reject_connection
 		{to_node_port} goto reject_connection
 		{_FRONTEND} @external_ips goto reject_connection
@@ -309,6 +314,7 @@ table ip {TABLE} {{
 		meta mark set meta mark & {0xFFFFFFFF ^ MASQUERADE:#x}
 		ip daddr != {config.node.subnet} meta l4proto udp masquerade to :{_masquerade_ports(config)} fully-random
 		ip daddr != {config.node.subnet} masquerade fully-random
+		fib saddr type local masquerade
 	}}
 }}
 """

@@ -87,7 +87,8 @@ class FrontendLookup:
         """Return the endpoints that a connection may get.
 
         An endpoint that is itself a frontend is not returned: connections to it could loop between nodes for ever. Pods
-        do not get an endpoint at the address of a node that the node's firewall would not let them reach.
+        do not get an endpoint at the address of a node that the node's firewall would not let them reach. At the node
+        port of another node, with externalTrafficPolicy Local, that node selects the endpoint.
         """
         port = self.find(connection.frontend)
         if port is None:
@@ -95,6 +96,8 @@ class FrontendLookup:
         is_pod = not connection.from_host and self._is_in_cluster_network(connection.client)
         if connection.frontend[0] == port.cluster_ip:
             endpoints = port.internal_endpoints
+        elif is_pod and port.external_policy_local and self._is_other_node(connection.frontend[0]):
+            endpoints = ()
         elif is_pod or connection.from_host:
             endpoints = port.cluster_endpoints
         else:
@@ -113,6 +116,9 @@ class FrontendLookup:
             return False
         open_ports = self.config.node.open_ports
         return open_ports is not None and (protocol.name.lower(), endpoint.port) not in open_ports
+
+    def _is_other_node(self, ip: IPv4Address) -> bool:
+        return self.config is not None and ip in self.config.node_ips and ip != self.config.node.address
 
     def _is_in_cluster_network(self, ip: IPv4Address) -> bool:
         return self.config is not None and self.config.is_in_cluster_network(ip)

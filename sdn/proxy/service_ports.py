@@ -172,8 +172,8 @@ class Rejection:
 class ServiceState:
     """The ports of a service, and its rejected endpoints and frontends.
 
-    `health_port` is its healthCheckNodePort, 0 if it has none. `local_endpoint_count` counts the endpoints on this node
-    that external clients reach.
+    `health_port` is its healthCheckNodePort, 0 if it has none or if the port belongs to an older service.
+    `local_endpoint_count` counts the endpoints on this node that external clients reach.
     """
 
     ports: Mapping[ServicePortName, ServicePortInfo] = field(default_factory=dict)
@@ -242,7 +242,14 @@ def frontends(service: Service) -> frozenset[Frontend]:
         claimed.update(Frontend(FrontendKind.EXTERNAL_IP, ip, protocol, port.port) for ip in external)
         if has_node_ports(service) and port.node_port:
             claimed.add(Frontend(FrontendKind.NODE_PORT, None, protocol, port.node_port))
+    if service.spec.health_check_node_port:
+        claimed.add(_health_frontend(service))
     return frozenset(claimed)
+
+
+def _health_frontend(service: Service) -> Frontend:
+    """Return the frontend of a healthCheckNodePort. Nodes themselves answer there, so no service may have it."""
+    return Frontend(FrontendKind.NODE_PORT, None, Protocol.TCP, service.spec.health_check_node_port)
 
 
 def protocol_of(text: str) -> Protocol:
@@ -269,6 +276,11 @@ def service_ports(
     endpoint_filter = _EndpointFilter(config, index, namespace, vnid)
     ports: dict[ServicePortName, ServicePortInfo] = {}
     rejected: set[Rejection] = set()
+    health_port = service.spec.health_check_node_port
+    if health_port and index.owner_of_frontend(_health_frontend(service)) != (namespace, name):
+        rejected.add(Rejection(f"healthCheckNodePort {health_port}", "belongs to an older service"))
+        health_port = 0
+    first, last = config.node_port_range
     for port in service.spec.ports:
         key = ServicePortName(namespace, name, port.name, protocol_of(port.protocol))
         accepted, rejected_endpoints = endpoint_filter.select(candidates.get((key.port_name, key.protocol), ()))
@@ -288,9 +300,10 @@ def service_ports(
             cluster_endpoints=cluster_endpoints[:MAX_ENDPOINTS],
             local_endpoints=local_endpoints[:MAX_ENDPOINTS],
             endpoint_ports=frozenset(candidate.port for candidate in accepted),
+            health_port=health_port if first <= health_port <= last else 0,
         )
     local = {endpoint.address for port in ports.values() for endpoint in port.external_endpoints if endpoint.is_local}
-    return ServiceState(ports, tuple(sorted(rejected)), service.spec.health_check_node_port, len(local))
+    return ServiceState(ports, tuple(sorted(rejected)), health_port, len(local))
 
 
 class _PortFrontends(NamedTuple):
@@ -346,6 +359,7 @@ def _service_port(
     cluster_endpoints: tuple[EndpointInfo, ...],
     local_endpoints: tuple[EndpointInfo, ...],
     endpoint_ports: frozenset[int],
+    health_port: int,
 ) -> ServicePortInfo:
     external_policy_local = service.spec.external_traffic_policy == LOCAL
     # Endpoints that are gone listened at the target port. If that is a name, its number is known from endpoints only.
@@ -364,6 +378,7 @@ def _service_port(
         affinity_timeout_seconds=_affinity_timeout_seconds(service),
         external_policy_local=external_policy_local,
         draining_ports=target_ports - {endpoint.port for endpoint in cluster_endpoints},
+        health_port=health_port,
     )
 
 

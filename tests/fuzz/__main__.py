@@ -8,6 +8,7 @@ to repeat a failed request.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import base64
 import os
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import yaml
 
+from master.resources.scheme import BUILTIN_SCHEME
 from master.server import openapi
 from tests.testbed.apiserver.process import ApiServer
 
@@ -26,7 +28,8 @@ ANSWER_SECONDS = 30
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
-    parser.add_argument("documents", nargs="*", metavar="DOCUMENT", default=sorted(openapi.index()["paths"]))
+    documents = sorted(asyncio.run(openapi.OpenAPIDocuments(BUILTIN_SCHEME).index())["paths"])
+    parser.add_argument("documents", nargs="*", metavar="DOCUMENT", default=documents)
     parser.add_argument("--program", default="schemathesis", help="where schemathesis is")
     parser.add_argument("--examples", type=int, default=20, help="how many random requests for each operation")
     parser.add_argument("--seed", type=int, default=1, help="the same seed sends the same requests")

@@ -76,7 +76,7 @@ def links_text(network: NodeNetwork) -> str:
         lines.append(f"  port {port.name} {' '.join(words)}")
     lines.append(f"address {gateway.address} dev {gateway.device}")
     lines += [f"route {network} dev {gateway.device}" for network in sorted(gateway.routes)]
-    lines += [f"sysctl {name}={value}" for name, value in gateway.sysctls]
+    lines += [f"sysctl {name}={value}" for name, value in (*gateway.sysctls, *gateway.guarded_sysctls)]
     docker = desired_docker_bridge(network.cluster, network.node, "netdev")
     if docker is not None:
         lines.append(f"lbr0 address={docker.address} mtu={docker.mtu}")

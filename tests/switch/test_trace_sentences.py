@@ -85,7 +85,9 @@ SENTENCES = {
     "red/red-a red/red-a": "delivered: red/red-a reaches red/red-a on node-1",
     "red/red-a 10.128.64.9": "forwarded to vm-host (10.245.2.77): "
     "this host runs no podlane-sdn, so the trace ends here",
-    # broadcast and multicast
+    # loopback addresses, broadcast and multicast
+    "red/red-a 127.0.0.1 --proto tcp --port 22": "dropped because 127.0.0.1 is an address of processes of one host: "
+    "the switch forwards nothing to 127.0.0.0/8",
     "red/red-a 255.255.255.255": "dropped because broadcast is not allowed",
     "red/red-a 10.128.1.255": "dropped because red (VNID 10) may not reach containers outside of any pod (VNID 11)",
     "red/red-a red/red-c --target-mac ff:ff:ff:ff:ff:ff": "delivered: red/red-a reaches red/red-c on node-2",

@@ -47,7 +47,12 @@ def served(world: TraceWorld, node: str) -> tuple[ServicePortInfo, ...]:
         service(world, node, "empty", 4),
         replace(service(world, node, "sticky", 5, "red-b red-c"), affinity_timeout_seconds=600),
         service(world, node, "names", 6, "red-b", Protocol.UDP),
-        replace(service(world, node, "local", 7, "red-c"), external_endpoints=(), external_policy_local=True),
+        replace(
+            service(world, node, "local", 7, "red-c"),
+            external_endpoints=(),
+            external_policy_local=True,
+            health_port=30107,
+        ),
         replace(
             service(world, node, "all", 8, "admin-b"), vnid=0, key=ServicePortName("default", "all", "", Protocol.TCP)
         ),
@@ -82,6 +87,18 @@ SENTENCES = {
     "red/red-a red/names": "delivered: red/red-a reaches red/red-b on node-1, an endpoint of the service red/names",
     "blue/blue-a default/all": "delivered: blue/blue-a reaches default/admin-b on node-2, "
     "an endpoint of the service default/all",
+    # externalTrafficPolicy Local
+    "red/red-a 10.245.2.3 --proto tcp --port 30007": "delivered: red/red-a reaches red/red-c on node-2, "
+    "an endpoint of the service red/local",
+    "red/red-a 10.245.2.4 --proto tcp --port 30007": "delivered: red/red-a reaches node-2, with the address of node-1, "
+    "and gets an endpoint of the service red/local on node-2 only (externalTrafficPolicy Local)",
+    "blue/blue-a 10.245.2.4 --proto tcp --port 30007": "dropped because blue (VNID 11) may not connect to "
+    "the service red/local (VNID 10)",
+    # health checks
+    "red/red-a 10.245.2.3 --proto tcp --port 30107": "delivered: red/red-a reaches node-1 itself",
+    "red/red-a 10.245.2.4 --proto tcp --port 30107": "delivered: red/red-a reaches node-2, with the address of node-1",
+    "blue/blue-a 10.245.2.4 --proto tcp --port 30107": "dropped because port 30107/TCP is in the range of node ports, "
+    "and no service has it",
     # others
     "blue/blue-a red/web": "dropped because blue (VNID 11) may not connect to the service red/web (VNID 10)",
     "blue/blue-a red/far": "dropped because blue (VNID 11) may not connect to the service red/far (VNID 10)",

@@ -14,6 +14,37 @@ import pytest
 
 from lab.process import LabError, run
 
+TRACE = "tests/net/services/test_services.py::test_trace_follows_a_service_connection_to_an_endpoint"
+PARTS = {
+    "isolation": (
+        "tests/net/isolation/test_fragments.py",
+        "tests/net/isolation/test_isolation.py",
+        "tests/net/isolation/test_loopback_addresses.py",
+        "tests/net/isolation/test_multicast.py",
+    ),
+    "vnid-changes": ("tests/net/isolation/test_vnid_changes.py",),
+    "attacks": ("tests/net/isolation/test_attacks.py",),
+    "service-attacks": ("tests/net/isolation/test_service_attacks.py",),
+    "services": (
+        "tests/net/node/test_tunnel_port.py",
+        "tests/net/services/test_external_clients.py",
+        "tests/net/services/test_host_network_endpoints.py",
+        "tests/net/services/test_pod_clients.py",
+        "tests/net/services/test_services.py",
+        f"--deselect={TRACE}",
+    ),
+    "trace": (TRACE,),
+}
+"""Arguments of pytest: tests that this host runs with the switch in user space. Each part has a machine of its own."""
+
+LEFT_OUT = {
+    "tests/e2e/lab": (
+        "its three nodes took eleven minutes to become ready, on two processors that other machines used, too; then "
+        "the master did not answer in time"
+    ),
+}
+"""Test → why it does not run in such a machine."""
+
 SUMMARY = "least packets of a switch in the kernel's datapath: "
 
 _DATAPATH = re.compile(r"^(\w+)@\S+:$", re.MULTILINE)

@@ -9,38 +9,12 @@ import sys
 import pytest
 
 from tests.vm import kernel_datapath, machine
-
-TRACE = "tests/net/services/test_services.py::test_trace_follows_a_service_connection_to_an_endpoint"
-PARTS = {
-    "isolation": ("tests/net/isolation",),
-    "services": (
-        "tests/net/node/test_tunnel_port.py",
-        "tests/net/services/test_external_clients.py",
-        "tests/net/services/test_host_network_endpoints.py",
-        "tests/net/services/test_pod_clients.py",
-        "tests/net/services/test_services.py",
-        f"--deselect={TRACE}",
-    ),
-    "trace": (TRACE,),
-}
-"""Arguments of pytest: tests that this host runs with the switch in user space. Each part has a machine of its own."""
-
-LEFT_OUT = {
-    "tests/net/isolation/test_attacks.py": "four minutes in user space on two processors; not tried",
-    "tests/net/isolation/test_multicast.py": "starts a cluster of its own, which takes minutes; not tried",
-    "tests/net/isolation/test_service_attacks.py": "starts a cluster of its own, which takes minutes; not tried",
-    "tests/net/isolation/test_vnid_changes.py": "starts a cluster of its own, which takes minutes; not tried",
-    "tests/net/services/test_host_network_endpoints.py::test_service_of_a_tenant_opens_no_port_of_a_node": (
-        "failed once; the message is not known, and the test, which waits for the switches since, has not run there"
-    ),
-    "tests/e2e/lab": (
-        "its three nodes took eleven minutes to become ready, on two processors that other machines used, too; then "
-        "the master did not answer in time"
-    ),
-}
-"""Test → why it does not run in such a machine."""
+from tests.vm.kernel_datapath import LEFT_OUT, PARTS
 
 PATIENCE = 3
+CLUSTERS = 2
+"""Number of clusters that the attacks try with services, and of those without: a packet takes ten times as long."""
+
 SECONDS = 1500
 WHY_NOT = machine.missing() or ("" if "PODLANE_VM" in os.environ else "takes minutes: `make vm` runs it")
 
@@ -51,7 +25,7 @@ ln -s {kernels}/lib/modules/$(uname -r) /lib/modules/
 depmod
 modprobe openvswitch || exit 1
 cd {source}
-export PYTHONDONTWRITEBYTECODE=1 PODLANE_PATIENCE={patience}
+export PYTHONDONTWRITEBYTECODE=1 PODLANE_PATIENCE={patience} PODLANE_CLUSTERS={clusters}
 exec {python} -m pytest -v --color=no --durations=0 -s -p no:cacheprovider -p {plugin} {tests}
 """
 """Where the module is, labs and daemons take the kernel's datapath."""
@@ -63,6 +37,7 @@ def script(*tests: str) -> str:
         kernels=machine.KERNELS,
         source=machine.ROOT,
         patience=PATIENCE,
+        clusters=CLUSTERS,
         python=sys.executable,
         plugin=kernel_datapath.__name__,
         tests=" ".join((*tests, *(f"--deselect='{test}'" for test in LEFT_OUT))),

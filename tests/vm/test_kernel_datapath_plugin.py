@@ -1,10 +1,11 @@
-"""The plugin that tells switches that forward in the kernel from those in user space."""
+"""The plugin that tells switches that forward in the kernel from those in user space, and which tests it watches."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.vm.kernel_datapath import require_kernel
+from tests.vm.kernel_datapath import LEFT_OUT, PARTS, require_kernel
+from tests.vm.machine import ROOT
 
 SHOWN = """\
 {type}@ovs-{type}:
@@ -23,3 +24,10 @@ def test_packets_of_a_switch_that_forwards_in_the_kernel_are_counted() -> None:
 def test_switch_that_forwards_in_user_space_is_reported(shown: str) -> None:
     with pytest.raises(AssertionError, match="n1: "):
         require_kernel("n1", shown)
+
+
+def test_every_test_of_isolation_runs_on_the_kernel_datapath() -> None:
+    """It is in a part, and in one only."""
+    files = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests/net/isolation").glob("test_*.py"))
+    assert sorted(word for part in PARTS.values() for word in part if word.startswith("tests/net/isolation")) == files
+    assert not set(LEFT_OUT) & set(files)

@@ -41,7 +41,7 @@ class PodSecurity(AdmissionPlugin):
     def validate(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> None:
         if request.operation not in (Operation.CREATE, Operation.UPDATE):
             return
-        if request.resource.stored_kind == Namespace.KIND and not request.subresource:
+        if request.resource.is_stored_as(Namespace) and not request.subresource:
             self._validate_namespace(request, obj.metadata, objects)
         elif isinstance(obj, Pod) and request.subresource in ("", EPHEMERAL_CONTAINERS):
             if request.old is None or _has_other_containers(obj, request.old):

@@ -145,7 +145,7 @@ class NamespaceSecurityAllocation(AdmissionPlugin):
     """Gives a new namespace its block of user IDs and groups, and its SELinux level."""
 
     def reserve(self, request: AdmissionRequest, obj: Any, objects: Transaction) -> Any:
-        if request.operation is not Operation.CREATE or request.resource.stored_kind != Namespace.KIND:
+        if request.operation is not Operation.CREATE or not request.resource.is_stored_as(Namespace):
             return obj
         annotations = obj.metadata.annotations
         if annotations.get(UID_RANGE_ANNOTATION):

@@ -107,17 +107,21 @@ def _new_revision(owner: Owner, number: int, collisions: int) -> ControllerRevis
             annotations=annotations,
             owner_references=(controller_reference(owner),),
         ),
-        data={"spec": {"template": _as_patch(template)}},
+        # The suites of 1.36 compare those of DaemonSets; of StatefulSets, only `kubectl rollout undo` does.
+        data={"spec": {"template": _as_patch(template, with_null_time=isinstance(owner, StatefulSet))}},
         revision=number,
     )
 
 
-def _as_patch(template: PodTemplateSpec) -> Any:
+def _as_patch(template: PodTemplateSpec, *, with_null_time: bool) -> Any:
     """Return the template as kubectl encodes it, byte for byte: kubectl compares it to find the current revision. Go
     encodes a struct without pointer even if it is empty.
+
+    `with_null_time` adds the null that clients before 1.34 have for a time that is not set.
     """
     document = msgspec.to_builtins(template)
-    document["metadata"] = {"creationTimestamp": None, **document.get("metadata", {})}
+    no_time = {"creationTimestamp": None} if with_null_time else {}
+    document["metadata"] = {**no_time, **document.get("metadata", {})}
     spec = document.get("spec", {})
     for field in ("containers", "initContainers"):
         if field in spec:

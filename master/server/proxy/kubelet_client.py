@@ -53,10 +53,16 @@ class AddressNotAllowed(OSError):
 
 
 class RestrictedConnector(aiohttp.TCPConnector):
-    """A connector for one client. `own_address` returns the address and port of the master itself."""
+    """A connector for one client. `own_address` returns the address and port of the master itself.
 
-    def __init__(self, own_address: Callable[[], tuple[str, int]]) -> None:
-        super().__init__(limit=0, force_close=True, socket_factory=self._socket)
+    With `kept_seconds` connections are kept for further requests.
+    """
+
+    def __init__(self, own_address: Callable[[], tuple[str, int]], kept_seconds: float = 0.0) -> None:
+        if kept_seconds:
+            super().__init__(limit=0, keepalive_timeout=kept_seconds, socket_factory=self._socket)
+        else:
+            super().__init__(limit=0, force_close=True, socket_factory=self._socket)
         self._own_address = own_address
 
     def _socket(self, address_info: Any) -> socket.socket:
@@ -222,9 +228,9 @@ class KubeletClient:
             raise errors.not_found(NODES, node)
         return record.object  # type: ignore[no-any-return]
 
-    def connector(self) -> RestrictedConnector:
+    def connector(self, kept_seconds: float = 0.0) -> RestrictedConnector:
         """Return a connector with the same restrictions, for another client."""
-        return RestrictedConnector(self._own_address)
+        return RestrictedConnector(self._own_address, kept_seconds)
 
     async def open(
         self,
@@ -331,6 +337,23 @@ def dial_error(address: HostPort, error: Exception) -> str:
         case _:
             text = _root_cause(error)
     return text
+
+
+def verification_error(error: ssl.SSLCertVerificationError, name: str) -> str:
+    """Return the message of kube-apiserver for a certificate that is not accepted for a name."""
+    texts = {
+        _EXPIRED: "certificate has expired or is not yet valid",
+        _OTHER_NAME: f"certificate is not valid for {name}",
+        _UNKNOWN_NAME: f"certificate is not valid for {name}",
+    }
+    unknown = "certificate signed by unknown authority"
+    text = unknown if error.verify_code in _UNKNOWN_AUTHORITY else texts.get(error.verify_code, error.verify_message)
+    return f"tls: failed to verify certificate: x509: {text}"
+
+
+_EXPIRED, _OTHER_NAME, _UNKNOWN_NAME = 10, 62, 64
+_UNKNOWN_AUTHORITY = frozenset((2, 18, 19, 20, 21))
+"""Codes of X509_verify_cert of OpenSSL."""
 
 
 def _root_cause(error: BaseException) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,7 +17,7 @@ import aiohttp
 from aiohttp.client_proto import ResponseHandler
 
 from api.core.pod import Pod
-from master.server.proxy.kubelet_client import IDLE_SECONDS, HostPort, KubeletClient, Unreachable
+from master.server.proxy.kubelet_client import IDLE_SECONDS, HostPort, KubeletClient, Unreachable, verification_error
 from streams.connection import Connection
 from streams.spdy.session import Session, SpdyStream
 from streams.splice import splice
@@ -29,11 +30,33 @@ PORT_FORWARD_HEADERS = {
 }
 
 
-class PodDialer(aiohttp.BaseConnector):
-    """A connector for one client, used inside `open()`. `error` is the error message of the node, empty if none."""
+KEPT_SECONDS = 60.0
+"""Seconds that a kept connection waits for the next request."""
 
-    def __init__(self, nodes: KubeletClient, pod: Pod, address: HostPort) -> None:
-        super().__init__(force_close=True, limit=0)
+MAX_KEPT_CONNECTIONS = 100
+"""Connections to one port of a pod that are kept for further requests. More requests than these wait."""
+
+
+class PodDialer(aiohttp.BaseConnector):
+    """A connector for one client. `error` is the error message of the last connection, empty if none.
+
+    It is used inside `open()`, or ended by `end`. With `server_name` the certificate of the pod is verified for that
+    name, and connections are kept for further requests, of which at most `limit` are open; 0 for any number.
+    """
+
+    def __init__(
+        self,
+        nodes: KubeletClient,
+        pod: Pod,
+        address: HostPort,
+        server_name: str = "",
+        limit: int = MAX_KEPT_CONNECTIONS,
+    ) -> None:
+        if server_name:
+            super().__init__(keepalive_timeout=KEPT_SECONDS, limit=limit)
+        else:
+            super().__init__(force_close=True, limit=0)
+        self._server_name = server_name or address.host
         self._nodes = nodes
         self._pod = pod
         self._address = address
@@ -46,9 +69,13 @@ class PodDialer(aiohttp.BaseConnector):
         try:
             yield
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self.end()
+
+    async def end(self) -> None:
+        """Close all connections."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _create_connection(
         self,
@@ -57,6 +84,7 @@ class PodDialer(aiohttp.BaseConnector):
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109
     ) -> ResponseHandler:
         """Open a connection for aiohttp."""
+        self.error = ""
         session = Session(await self._port_forward(), client=True)
         try:
             headers = {"port": str(self._address.port), "requestid": "0"}
@@ -75,9 +103,11 @@ class PodDialer(aiohttp.BaseConnector):
         task = loop.create_task(self._splice(session, errors, data, connection))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        tls: dict[str, Any] = {"ssl": req.ssl, "server_hostname": self._address.host} if req.is_ssl() else {}
+        tls: dict[str, Any] = {"ssl": req.ssl, "server_hostname": self._server_name} if req.is_ssl() else {}
         try:
             _, protocol = await loop.create_unix_connection(self._factory, sock=near, **tls)
+        except ssl.SSLCertVerificationError as error:
+            raise self._failed(req, verification_error(error, self._server_name)) from error
         except OSError as error:
             raise self._failed(req, str(error)) from error
         return protocol

@@ -6,8 +6,9 @@ Data is forwarded and not interpreted. Raises `StatusError`.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import aiohttp
@@ -16,12 +17,14 @@ from multidict import CIMultiDict, MultiMapping
 
 from api.core.pod import Pod
 from api.meta.schema import FORBIDDEN, INVALID, NOT_SUPPORTED, FieldError
-from api.meta.types import StatusCause, StatusDetails
+from api.meta.types import StatusDetails
 from master import errors
+from master.admission.external_calls import PendingWrite
 from master.admission.plugin import AdmissionRequest, Operation
 from master.auth.rbac import Requester
 from master.registry.creation import ObjectCreation
 from master.registry.decoding import random_letters
+from master.registry.guaranteed_update import WriteDecision, decided
 from master.resources.pods import PODS
 from master.resources.scheme import group_resource
 from master.server import routes
@@ -44,6 +47,8 @@ class PodStreams:
         self._store = storage
         self._nodes = nodes
         self._chain = creation.chain
+        self._caller = creation.caller
+        self._scheme = creation.scheme
         self._clock = creation.clock
         self._node_streams = NodeStreams()
         self._forwarder = Forwarder()
@@ -64,6 +69,7 @@ class PodStreams:
         if "dryRun" in http.query:
             raise errors.bad_request("dryRun is not supported")
         if part == routes.PROXY:
+            await self._admit_proxy(http, requester, route)
             return await self._proxies.serve(http, route)
         return await self._upgrade(http, requester, route)
 
@@ -74,17 +80,49 @@ class PodStreams:
             raise errors.not_found(PODS, info.name)
         return record.object  # type: ignore[no-any-return]
 
-    def _admit(self, requester: Requester, route: ProxyRoute, pod: Pod) -> None:
+    async def _admit(self, http: web.Request, requester: Requester, route: ProxyRoute, pod: Pod) -> None:
         """Let the admission plugins validate a connection to a pod. Raises the error of the plugin that rejects it."""
-        admission = AdmissionRequest(
-            operation=Operation.CONNECT,
-            resource=PODS,
-            now=self._clock(),
-            random_suffix=random_letters,
-            subresource=route.info.subresource,
-            requester=requester,
-        )
-        self._chain.validate(admission, pod, Transaction(self._store))
+        body = connect_options(route.info.subresource, http.query)
+        await self._decide_connection(requester, route, pod, body, self._chain.validate)
+
+    async def _admit_proxy(self, http: web.Request, requester: Requester, route: ProxyRoute) -> None:
+        """Let webhooks validate requests to a node, pod or service. A missing object is left to the proxy."""
+        backend, resource = proxy.parse_backend(route.info.name), route.info.resource
+        if backend is None:
+            return
+        namespace = route.info.namespace if resource.namespaced else ""
+        record = self._store.get_uncommitted(Key(resource.stored_group_resource, namespace, backend.name))
+        if record is not None:
+            body = {"kind": f"{resource.kind}ProxyOptions", "apiVersion": "v1", "path": route.path}
+            await self._decide_connection(requester, route, record.object, body, self._chain.validate_action)
+
+    async def _decide_connection(
+        self,
+        requester: Requester,
+        route: ProxyRoute,
+        obj: Any,
+        body: Mapping[str, Any],
+        validate: Callable[[AdmissionRequest, Any, Transaction], None],
+    ) -> None:
+        """Call `validate` until it needs no further external calls."""
+        write = PendingWrite()
+
+        def decide() -> WriteDecision[None]:
+            admission = AdmissionRequest(
+                operation=Operation.CONNECT,
+                resource=route.info.resource,
+                now=self._clock(),
+                random_suffix=random_letters,
+                subresource=route.info.subresource,
+                requester=requester,
+                body=body,
+                external=write.external,
+                scheme=self._scheme,
+            )
+            validate(admission, obj, Transaction(self._store))
+            return WriteDecision(lambda _: None)
+
+        await decided(decide, write, self._caller)
 
     async def _log(self, http: web.Request, route: ProxyRoute) -> web.StreamResponse:
         options = parse_log_options(http.query, route.info.name)
@@ -117,7 +155,7 @@ class PodStreams:
 
     async def _upgrade(self, http: web.Request, requester: Requester, route: ProxyRoute) -> web.StreamResponse:
         pod = self._pod(route)
-        self._admit(requester, route, pod)
+        await self._admit(http, requester, route, pod)
         path = stream_path(route.info.subresource, pod, http.query)
         node = node_of(pod)
         self._nodes.address(node)
@@ -153,7 +191,7 @@ async def refusal(response: aiohttp.ClientResponse) -> str:
     try:
         body = await response.content.read(MAX_ERROR_BYTES)
     except (aiohttp.ClientError, TimeoutError) as error:
-        raise internal_error(str(error)) from error
+        raise errors.internal_error(str(error)) from error
     finally:
         response.close()
     return body.decode(errors="replace").rstrip("\n")
@@ -209,6 +247,25 @@ def _log_option_problems(query: MultiMapping[str], numbers: dict[str, int | None
     elif stream not in ("", "All") and tail is not None:
         reason = "`tailLines` and specific `stream` are mutually exclusive for now"
         yield FieldError("", "given", reason, FORBIDDEN)
+
+
+OPTIONS_KINDS = {"exec": "PodExecOptions", "attach": "PodAttachOptions", "portforward": "PodPortForwardOptions"}
+
+
+def connect_options(subresource: str, query: MultiMapping[str]) -> dict[str, Any]:
+    """Return the options of a connection to a pod, as webhooks see them."""
+    options: dict[str, Any] = {"kind": OPTIONS_KINDS[subresource], "apiVersion": "v1"}
+    if subresource == "portforward":
+        ports = [text for value in query.getall("ports", []) for text in value.split(",")]
+        if ports and all(text.isascii() and text.isdecimal() and len(text) < 6 for text in ports):
+            options["ports"] = [int(text) for text in ports]
+        return options
+    options |= {name: True for name, _ in STREAM_FLAGS if bool_option(query, name)}
+    if query.get("container"):
+        options["container"] = query["container"]
+    if subresource == "exec":
+        options["command"] = query.getall("command", [])
+    return options
 
 
 def bool_option(query: MultiMapping[str], name: str) -> bool:
@@ -314,7 +371,7 @@ _REASONS_WITH_OWN_MESSAGE = {403: "Forbidden", 415: "UnsupportedMediaType", 406:
 def log_error(code: int, text: str, pod: str) -> errors.StatusError:
     """Return the error for a kubelet's error response to a log request."""
     if code == 500:
-        return internal_error(text)
+        return errors.internal_error(text)
     if code == 400:
         return errors.bad_request(text)
     reason, message = _STATUS_MESSAGES.get(code, ("", ""))
@@ -327,9 +384,3 @@ def log_error(code: int, text: str, pod: str) -> errors.StatusError:
         message = f"the server responded with the status code {code} but did not return more information"
     details = StatusDetails(name=pod, kind="pods/log")
     return errors.status_error(code, reason, f"{message} ( pods/log {pod})", details)
-
-
-def internal_error(text: str) -> errors.StatusError:
-    """Return 500: a backend of the master failed."""
-    details = StatusDetails(causes=(StatusCause(message=text),))
-    return errors.status_error(500, "InternalError", f"Internal error occurred: {text}", details)

@@ -34,6 +34,12 @@ from master.server.routes import ProxyRoute
 from master.storage.interface import Key, Storage
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
+REDIRECTED_METHODS = frozenset(("GET", "HEAD"))
+"""The methods of requests to the root of a backend that are redirected to the URL with a trailing slash.
+
+A client that follows the redirect of another method may leave out the body, or use another method.
+"""
+
 
 Send = Callable[[str, str, CIMultiDict[str], Any], Awaitable[aiohttp.ClientResponse]]
 """(method, raw path with query, headers, body) → response. Raises Unreachable."""
@@ -158,7 +164,7 @@ class ProxyHandler:
     async def _forward(self, http: web.Request, route: ProxyRoute, address: HostPort, send: Send) -> web.StreamResponse:
         url = http.rel_url
         upgrade = forwarding.wants_upgrade(http.headers.getall("Connection", []))
-        if not route.path and not upgrade:
+        if not route.path and not upgrade and http.method in REDIRECTED_METHODS:
             query = f"?{url.raw_query_string}" if url.raw_query_string else ""
             return web.Response(status=301, headers={"Location": f"{url.raw_path}/{query}"})
         prefix = url.raw_path.removesuffix(route.path)

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 import pytest
 
+from master.serialization.messages import message_names, message_of
 from master.server import routes
 from tests.testbed.apiserver.component_startup import (
     ACCEPT,
@@ -64,7 +65,9 @@ async def _post(wire: RawClient, path: str, document: dict[str, Any]) -> RawResp
 
 
 async def _send(wire: RawClient, method: str, path: str, version: str, kind: str, **document: Any) -> RawResponse:
-    """Send a document in protobuf, also of a kind that is not stored."""
+    """Send a document in protobuf, also of a kind that is not stored; in JSON, if the kind has no message."""
+    if message_of(version, kind) not in message_names():
+        return await wire.request(method, path, {"apiVersion": version, "kind": kind, **document})
     return await wire.request(method, path, encoded({"apiVersion": version, "kind": kind, **document}), kind=PROTOBUF)
 
 
@@ -361,14 +364,37 @@ async def test_signing_request_is_accepted_as_protobuf(server: ApiServer) -> Non
         assert (got.code, [cause["field"] for cause in got.document["details"]["causes"]]) == (422, ["spec.request"])
 
 
-# --- what only logs a refusal -----------------------------------------------------------------------------------------
+# --- configuration of authentication ----------------------------------------------------------------------------------
 
 CONFIGURATION = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
 
 
-async def test_missing_config_map_returns_a_not_found_status(server: ApiServer) -> None:
-    """A component reads the configuration of authentication from this ConfigMap. Without it, it logs a warning and
-    continues.
-    """
+async def test_configuration_of_authentication_is_there_and_comes_back(server: ApiServer) -> None:
+    """A component reads from this ConfigMap who the clients and the front proxies of the cluster are."""
+    expected = {
+        "requestheader-allowed-names": '["front-proxy-client"]',
+        "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
+        "requestheader-group-headers": '["X-Remote-Group"]',
+        "requestheader-uid-headers": '["X-Remote-Uid"]',
+        "requestheader-username-headers": '["X-Remote-User"]',
+        "client-ca-file": (server.root / "state/pki/trusted.crt").read_text(),
+        "requestheader-client-ca-file": (server.root / "state/pki/front-proxy-ca.crt").read_text(),
+    }
     async with RawClient(server.kubeconfig) as wire:
-        assert (await wire.request("GET", CONFIGURATION)).code == 404
+        assert (await wire.request("GET", CONFIGURATION)).document["data"] == expected
+        changes = {"data": {"requestheader-client-ca-file": "", "other": "stays"}}
+        assert (await wire.request("PATCH", CONFIGURATION, changes)).code == 200
+        async with asyncio.timeout(10):
+            while (await wire.request("GET", CONFIGURATION)).document["data"] != {**expected, "other": "stays"}:
+                await asyncio.sleep(0.02)
+        assert (await wire.request("DELETE", CONFIGURATION)).code == 200
+        async with asyncio.timeout(10):
+            while (await wire.request("GET", CONFIGURATION)).document.get("data") != expected:
+                await asyncio.sleep(0.02)
+        role = (
+            "/apis/rbac.authorization.k8s.io/v1/namespaces/kube-system/roles/extension-apiserver-authentication-reader"
+        )
+        rules = (await wire.request("GET", role)).document["rules"]
+        assert rules[0]["resourceNames"] == ["extension-apiserver-authentication"]
+    async with _as(server, COMPONENTS["kube-scheduler"], "application/json") as scheduler:
+        assert (await scheduler.request("GET", CONFIGURATION)).code == 200

@@ -324,7 +324,7 @@ REFUSALS = {
         *(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {}),
     ),
     "a subresource that is not served": Refusal(
-        ("POST", "/api/v1/namespaces/pr/pods/p1/resize?command=ls", JSON, "no JSON"),
+        ("POST", "/api/v1/namespaces/pr/pods/p1/nothing?command=ls", JSON, "no JSON"),
         *(404, "NotFound", "the server could not find the requested resource", {}),
     ),
     "a token in another namespace": Refusal(

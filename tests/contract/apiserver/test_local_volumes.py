@@ -166,8 +166,12 @@ async def test_claim_without_a_class_gets_a_directory_and_loses_it_with_its_clai
         assert (claim["spec"]["volumeName"], claim["status"]["capacity"]) == (name, {"storage": "1Gi"})
         volume = await world.until_phase(f"/api/v1/persistentvolumes/{name}", "Bound")
         assert volume["spec"]["local"] == {"path": str(world.local / name)}
-        pod = await world.get(f"{PODS}/user")
-        assert pod["spec"]["nodeName"] == claim["metadata"]["annotations"][SELECTED_NODE] == "mine"
+
+        async def place() -> Any:
+            return (await world.get(f"{PODS}/user"))["spec"].get("nodeName")
+
+        node = await until(place, "the pod is bound")
+        assert node == claim["metadata"]["annotations"][SELECTED_NODE] == "mine"
         assert (world.local / name).is_dir()
         await world.admin.request("DELETE", f"{CLAIMS}/data")
         assert (await world.get(f"{CLAIMS}/data"))["metadata"]["finalizers"] == ["kubernetes.io/pvc-protection"]

@@ -150,7 +150,20 @@ async def test_proxy_path_without_a_trailing_slash_is_redirected(testbed: ProxyT
     path = f"/api/v1/nodes/{NODE}/proxy"
     async with testbed.session.get(f"{path}?a=b", allow_redirects=False) as answer:
         assert (answer.status, answer.headers["Location"]) == (301, f"{path}/?a=b")
+    async with testbed.session.head(path, allow_redirects=False) as answer:
+        assert (answer.status, answer.headers["Location"]) == (301, f"{path}/")
     assert testbed.node.requests == []
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
+async def test_proxy_path_without_a_trailing_slash_is_forwarded_for_other_methods(
+    testbed: ProxyTestbed, method: str
+) -> None:
+    path = f"/api/v1/nodes/{NODE}/proxy"
+    async with testbed.session.request(method, f"{path}?a=b", data=b"words", allow_redirects=False) as answer:
+        assert answer.status == 200
+    (request,) = testbed.node.requests
+    assert (request.method, request.path, request.query, request.body) == (method, "/", [("a", "b")], b"words")
 
 
 # --- pods -------------------------------------------------------------------------------------------------------------

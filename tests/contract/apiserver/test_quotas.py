@@ -294,3 +294,54 @@ async def test_stateful_set_creates_no_pod_before_its_claims(api_client: Untyped
     )
     await api_client.wait_until(f"{project.at}/pods", lambda pod_list: len(pod_list["items"]) == 1)
     assert len((await api_client.request("GET", f"{project.at}/persistentvolumeclaims"))["items"]) == 1
+
+
+async def resize(project: Project, resources: dict[str, Any], **other: Any) -> Any:
+    """Change the container of the pod `p` through the subresource resize. Return the response."""
+    pod = await project.api_client.request("GET", f"{project.at}/pods/p")
+    del pod["metadata"]["resourceVersion"]  # The scheduler writes the status meanwhile.
+    pod["spec"]["containers"][0] |= {"resources": resources, **other}
+    return await project.api_client.request("PUT", f"{project.at}/pods/p/resize", pod)
+
+
+def cpu(request: str, limit: str) -> dict[str, Any]:
+    return {"requests": {"cpu": request}, "limits": {"cpu": limit}}
+
+
+async def test_resize_of_a_pod_is_charged_and_bounded_and_changes_nothing_else(api_client: UntypedClient) -> None:
+    grown = Project(api_client, "grown")
+    await grown.begin({"requests.cpu": "500m"}, type="Container", max={"cpu": "2"})
+    pod = await grown.pod("p", cpu("100m", "1"))
+    assert pod["metadata"]["generation"] == 1
+    answer = await resize(grown, cpu("400m", "1"))
+    assert answer["spec"]["containers"][0]["resources"] == cpu("400m", "1")
+    assert answer["metadata"]["generation"] == 2
+    assert await grown.used() == {"requests.cpu": "400m"}
+    for resources, other, code, words in (
+        (cpu("600m", "1"), {}, 403, "exceeded quota: q, requested: requests.cpu=200m, used: requests.cpu=400m"),
+        (cpu("400m", "3"), {}, 403, "maximum cpu usage per Container is 2, but limit is 3"),
+        (cpu("400m", "1"), {"image": "other"}, 422, "only cpu and memory resources are mutable"),
+        ({"requests": {"cpu": "400m"}}, {}, 422, "cannot be removed"),
+        (cpu("2", "1"), {}, 422, "no more than the limit 1 is accepted"),
+    ):
+        refused = await resize(grown, resources, **other)
+        assert (refused.get("code"), words in refused.get("message", "")) == (code, True), refused
+    path = f"{grown.at}/pods/p"
+    assert (await api_client.request("GET", f"{path}/resize"))["spec"] == answer["spec"]
+    labelled = await api_client.request("PATCH", path, {"metadata": {"labels": {"a": "b"}}})
+    assert labelled["metadata"]["labels"] == {"a": "b"}
+    labelled["spec"]["containers"][0]["resources"] = cpu("300m", "1")
+    assert (await api_client.request("PUT", path, labelled))["code"] == 422, "only the subresource changes resources"
+    assert (await resize(grown, cpu("100m", "1")))["metadata"]["generation"] == 3
+    await grown.until_used(requests_cpu="100m")
+
+
+async def test_resize_may_not_change_the_quality_of_service_class(api_client: UntypedClient) -> None:
+    steady = Project(api_client, "steady")
+    await steady.begin()
+    small, large = {"cpu": "100m", "memory": "64Mi"}, {"cpu": "200m", "memory": "64Mi"}
+    await steady.pod("p", {"requests": small, "limits": small})
+    refused = await resize(steady, {"requests": small, "limits": large})
+    assert refused.get("code") == 422, refused
+    assert "Pod QOS Class may not change as a result of resizing" in refused["message"]
+    assert (await resize(steady, {"requests": large, "limits": large}))["metadata"]["generation"] == 2

@@ -29,11 +29,16 @@ from master.auth.authorization import Authorizer
 from master.auth.oauth_tokens import OAuthTokenAuthenticator
 from master.config import MasterConfig
 from master.oauth.session import SessionSealer
+from master.registry.aggregated_apis import AggregatedAPIs
 from master.registry.creation import ObjectCreation
+from master.registry.custom_kinds import CustomKinds
+from master.registry.metrics import MetricsReader
 from master.registry.projects import load_policy
-from master.resources.scheme import STORED_TYPES
+from master.resources.scheme import STORED_TYPES, Scheme
 from master.server.auditing import Auditor
 from master.server.handlers import BODY_TIMEOUT_SECONDS, MAX_BODY_BYTES
+from master.server.proxy.aggregated_proxy import AggregatedProxy
+from master.server.proxy.extension_client import ExtensionClient
 from master.server.proxy.kubelet_client import KubeletClient, KubeletTLS, client_files
 from master.server.server import Server, ServerDependencies, tls_context
 from master.server.watch import MAX_QUEUED_BYTES
@@ -133,13 +138,17 @@ async def own_server(
             service_account_grant_method="prompt",
             authorities=authority.trusted,
             creation=ObjectCreation(AdmissionChain(()), lambda: now, authority.pem.decode()),
+            custom_kinds=CustomKinds(store, Scheme()),
             authorizer=Authorizer(store),
             ready=(),
             address="127.0.0.1",
             public_url=str,
             nodes=nodes,
+            metrics_reader=MetricsReader(store, nodes, lambda: now),
             project_requests=load_policy(MasterConfig()),
             auditor=Auditor(None, DEFAULT_POLICY, lambda: now),
+            aggregated_apis=(apis := AggregatedAPIs(store)),
+            aggregated_proxy=AggregatedProxy(apis, ExtensionClient(store, nodes), root),
         ),
         limits,
         body_seconds,

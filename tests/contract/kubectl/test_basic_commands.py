@@ -198,6 +198,42 @@ def test_server_side_apply_tracks_field_owners(kubectl: RunKubectl, project: str
     assert owned == {"kubectl-patch": {"f:data": {"f:b": {}}}, "second": {"f:data": {}}}
 
 
+TAKEN_OVER = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: web}
+spec:
+  selector: {matchLabels: {app: web}}
+  template:
+    metadata: {labels: {app: web}}
+    spec: {containers: [{name: main, image: a}]}
+---
+apiVersion: batch/v1
+kind: Job
+metadata: {name: once}
+spec:
+  template:
+    spec: {restartPolicy: Never, containers: [{name: main, image: a}]}
+"""
+
+
+def test_server_side_apply_leaves_what_others_have_set_before_it(kubectl: RunKubectl, project: str) -> None:
+    kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
+    on = ("-n", project)
+    kubectl(*on, "apply", "-f", "-", text=TAKEN_OVER)
+    kubectl(*on, "scale", "deployment", "web", "--replicas=5")
+    for _ in range(2):
+        assert "failed" not in kubectl(*on, "apply", "--server-side", "-f", "-", text=TAKEN_OVER).stderr
+    shown = kubectl(*on, "get", "deployment", "web", "-o", "jsonpath={.spec.replicas} {.metadata.managedFields}")
+    replicas, managed = shown.stdout.split(" ", 1)
+    assert replicas == "5", "the manifest does not say how many"
+    assert {each["manager"] for each in json.loads(managed)} >= {"kubectl", "before-first-apply"}
+    text = TAKEN_OVER.replace("image: a", "image: b, imagePullPolicy: Never", 1)
+    assert (
+        "web serverside-applied" in kubectl(*on, "apply", "--server-side", "-f", "-", text=text.split("---")[0]).stdout
+    ), "also a field that had its default"
+
+
 def test_server_side_apply_takes_over_client_side_applied_fields(kubectl: RunKubectl, project: str) -> None:
     text = f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: old, namespace: {project}}}\ndata: {{a: one}}\n"
     kubectl("apply", "-f", "-", text=NAMESPACE_MANIFEST.replace("PROJECT", project))
@@ -242,7 +278,7 @@ def test_explain_shows_the_fields(kubectl: RunKubectl) -> None:
     assert "hostIP\t<string>" in reported
     assert "A request of a project for storage." in kubectl("explain", "pvc").stdout
     assert "netid\t<integer>" in kubectl("explain", "netnamespaces").stdout
-    assert "overhead\t<Object>" in kubectl("explain", "pod.spec").stdout
+    assert "resources\t<Object>" in kubectl("explain", "pod.spec").stdout
     assert "resizePolicy" in kubectl("explain", "pod", "--recursive").stdout
     assert "managedFields" in kubectl("explain", "deployment.metadata").stdout
     assert 'field "nothing" does not exist' in kubectl("explain", "pod.nothing", code=1).stderr

@@ -11,11 +11,10 @@ from tests.testbed.kubectl import NAMESPACE_MANIFEST, OLDEST_AND_NEWEST, RunKube
 pytestmark = pytest.mark.parametrize("kubectl", OLDEST_AND_NEWEST, indirect=True, ids=lambda path: Path(path).name)
 
 
-WEBHOOKS = """\
-apiVersion: admissionregistration.k8s.io/v1
-kind: ValidatingWebhookConfiguration
-metadata: {name: guard}
-webhooks: []
+ATTACHMENT = """\
+apiVersion: storage.k8s.io/v1
+kind: VolumeAttachment
+metadata: {name: disk}
 """
 POLICY = """\
 apiVersion: networking.k8s.io/v1
@@ -31,7 +30,7 @@ def test_stored_kinds_are_created_with_a_warning_that_nothing_acts_on_them(kubec
     kubectl("-n", project, "create", "deployment", "web", "--image=toolbox:1")
     created = kubectl("-n", project, "autoscale", "deployment", "web", "--min=1", "--max=3", "--cpu-percent=50")
     assert "autoscaled" in created.stdout
-    assert "replicas stay as they are" in created.stderr
+    assert "Warning" not in created.stderr
     columns = kubectl("-n", project, "get", "hpa", "--no-headers").stdout.split()
     assert columns[:7] == ["web", "Deployment/web", "cpu:", "<unknown>/50%", "1", "3", "0"]
     spec = "jsonpath={.spec}"
@@ -49,13 +48,13 @@ def test_stored_kinds_are_created_with_a_warning_that_nothing_acts_on_them(kubec
 
 
 @pytest.mark.parametrize("verb", ["apply", "create", "apply --server-side"])
-def test_webhook_configurations_are_rejected_with_a_reason(kubectl: RunKubectl, verb: str) -> None:
-    refused = kubectl(*verb.split(), "-f", "-", text=WEBHOOKS, code=1).stderr
+def test_volume_attachments_are_rejected_with_a_reason(kubectl: RunKubectl, verb: str) -> None:
+    refused = kubectl(*verb.split(), "-f", "-", text=ATTACHMENT, code=1).stderr
     assert "MethodNotAllowed" in refused
-    assert "admission webhooks are not supported" in refused
-    assert "No resources found" in kubectl("get", "validatingwebhookconfigurations,crd,csr").stderr
-    removed = kubectl("delete", "crd", "x", code=1).stderr
-    assert 'customresourcedefinitions.apiextensions.k8s.io "x" not found' in removed
+    assert "CSI volumes are not supported" in refused
+    assert "No resources found" in kubectl("get", "volumeattachments,csr").stderr
+    removed = kubectl("delete", "volumeattachment", "x", code=1).stderr
+    assert 'volumeattachments.storage.k8s.io "x" not found' in removed
 
 
 def test_events_are_equal_in_both_groups(kubectl: RunKubectl, project: str) -> None:

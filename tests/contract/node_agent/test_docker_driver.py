@@ -26,7 +26,7 @@ from node_agent.docker.exec import MAX_OUTPUT_BYTES, ExecResult
 from node_agent.images.credentials import Credential
 from node_agent.images.pull_backoff import PullLimits
 from node_agent.runtime import container as label
-from node_agent.runtime.container import ContainerEvent, RuntimeContainer
+from node_agent.runtime.container import ContainerEvent, DockerResources, RuntimeContainer
 from node_agent.runtime.security import SecurityOptions
 from node_agent.stats import collector, disk
 from node_agent.volumes import mounts
@@ -257,6 +257,21 @@ async def test_too_small_memory_limit_is_rejected_at_creation(driver: DockerClie
     with pytest.raises(Refused, match="6MB"):
         await driver.create(replace(spec, memory=1 << 20))
     await driver.create(replace(spec, memory=8 << 20))
+
+
+async def test_resources_of_a_running_container_are_updated(driver: DockerClient, uid: str) -> None:
+    network = await running_sandbox(driver, uid)
+    spec = container(uid, await driver.image_id(images.TOOLBOX), network, IGNORES_SIGTERM)
+    identity = await driver.create(replace(spec, cpu_quota=20_000, memory=64 << 20))
+    await driver.start(identity)
+    before = await driver.inspect(identity)
+    assert before.resources == DockerResources(2, 20_000, 64 << 20)
+    for wanted in (DockerResources(512, 40_000, 128 << 20), DockerResources(100, 10_000, 32 << 20)):
+        await driver.update(identity, wanted)
+        after = await driver.inspect(identity)
+        assert (after.resources, after.pid) == (wanted, before.pid)
+    with pytest.raises(Refused, match="6MB"):
+        await driver.update(identity, DockerResources(100, 10_000, 1 << 20))
 
 
 async def test_image_lookup_distinguishes_present_missing_and_invalid_names(driver: DockerClient) -> None:

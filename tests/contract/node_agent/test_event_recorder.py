@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from msgspec.structs import replace
 from api.client.bootstrap import node_kubeconfig
 from api.client.client import Client
 from api.client.kubeconfig import Kubeconfig
+from api.core.config import ConfigMap
 from api.core.events import Event
 from api.core.node import Namespace
 from api.core.pod import Container, Pod, PodSpec
@@ -142,6 +144,29 @@ async def test_rejected_event_delays_no_other(admin: Client, node: Client) -> No
         recorder.pod_event(lost, "Started", "runs", "main")
         recorder.pod_event(POD, "Started", "runs", "main")
         await events(admin, lambda recorded: [event.reason for event in recorded] == ["Started"])
+
+
+async def test_refused_event_is_a_warning_unless_its_namespace_is_gone_or_ends(
+    admin: Client, node: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger=event_recorder.__name__)
+    finalized = ObjectMeta(name="keeper", namespace="ending", finalizers=("test/keeps",))
+    await admin.create(Namespace(metadata=ObjectMeta(name="ending")))
+    await admin.create(ConfigMap(metadata=finalized))
+    await admin.delete(Namespace, "ending")
+    recorder = EventRecorder(node, "n1", Clock())
+    async with running(recorder):
+        for namespace in ("ending", "nowhere"):
+            lost = replace(POD, metadata=replace(POD.metadata, namespace=namespace, uid=namespace))
+            recorder.pod_event(lost, "Started", "runs", "main")
+        invalid = replace(POD, metadata=replace(POD.metadata, name="No Name", uid="u-3"))
+        recorder.pod_event(invalid, "Failed", "runs", "main")
+        recorder.pod_event(POD, "Started", "runs", "main")
+        await events(admin, lambda recorded: [event.reason for event in recorded] == ["Started"])
+    refused = [
+        (record.levelname, record.__dict__["reason"]) for record in caplog.records if "refused" in record.message
+    ]
+    assert refused == [("DEBUG", "Started"), ("DEBUG", "Started"), ("WARNING", "Failed")]
 
 
 async def test_events_of_one_object_are_rate_limited(admin: Client, node: Client) -> None:

@@ -17,11 +17,13 @@ from tests.testbed.lab.cluster import SITE, Cluster
 BRING_UP = """
 import sys
 from pathlib import Path
+import lab.connectivity
 import lab.demo
 import lab.up
 from lab.up import Options, lab_up
 from tests.testbed.lab.cluster import SITE
 from tests.testbed.wait import PATIENCE
+lab.connectivity.CALL_SECONDS *= PATIENCE
 lab.up.START_SECONDS *= PATIENCE
 lab.demo.WAIT_SECONDS *= PATIENCE
 sys.exit(lab_up(Path(sys.argv[1]), Options(3, "ovs-multitenant", internal=True), SITE))

@@ -250,12 +250,13 @@ def test_host_port_reaches_its_pod_until_the_pod_is_gone(cluster: Cluster, proje
     - {containerPort: 5300, hostPort: 9053, protocol: UDP}
     - {containerPort: 8080, hostPort: 9081, hostIP: ADDRESS}
     - {containerPort: 8080, hostPort: 9082, hostIP: 192.0.2.77}
+    - {containerPort: 8080, hostPort: 9083, hostIP: 127.0.0.1}
 """.replace("ADDRESS", str(cluster.nodes["node-1"].address))
     cluster.apply(pod("open", project, spec))
     cluster.wait_running(project, "open")
 
-    def answers(*where: str, port: int = 9080) -> bool:
-        url = f"http://{cluster.nodes['node-1'].address}:{port}/passwd"
+    def answers(*where: str, port: int = 9080, address: object = cluster.nodes["node-1"].address) -> bool:
+        url = f"http://{address}:{port}/passwd"
         command = (*where, "curl", "-sS", "--max-time", "5", "-o", "/dev/null", url)
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
@@ -264,6 +265,10 @@ def test_host_port_reaches_its_pod_until_the_pod_is_gone(cluster: Cluster, proje
         wait_until(lambda where=where: answers(*where), f"the port answers {where}")  # type: ignore[misc]
         assert answers(*where, port=9081)
         assert not answers(*where, port=9082), "it is a port of another address"
+        assert not answers(*where, port=9083), "it is open at a loopback address only"
+    for port, is_open in ((9080, True), (9081, False), (9083, True)):
+        assert answers(*inside["node-1"], port=port, address="127.0.0.1") == is_open
+    assert not answers(*inside["node-2"], address="127.0.0.1")
     ask = f"exec 3<>/dev/udp/{cluster.nodes['node-1'].address}/9053; echo question >&3; head -c 10 <&3"
     with answering(cluster.pid(project, "open"), 5300):
         assert run(*inside["node-2"], "timeout", "20", "bash", "-c", ask) == "the answer"
@@ -310,6 +315,8 @@ def test_termination_message_is_in_the_status(cluster: Cluster, project: str) ->
 
 def test_pod_with_unknown_runtime_class_handler_waits_with_a_reason(cluster: Cluster, project: str) -> None:
     main = "  containers: [{name: main, image: podlane/toolbox, command: [tail, -f, /dev/null]}]\n"
+    runtime_class = "apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {name: %s}\nhandler: %s\n---\n"
+    cluster.apply("".join(runtime_class % (name, name) for name in ("gvisor", "runc")))
     cluster.apply(
         pod("odd", project, "  runtimeClassName: gvisor\n" + main)
         + pod("plain", project, "  runtimeClassName: runc\n" + main)

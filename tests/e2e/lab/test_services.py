@@ -18,7 +18,7 @@ AT_ONCE = 20
 CALLS = 400
 TOO_UNEVEN = 21.1
 """Chi-square with three degrees of freedom is larger once in ten thousand times."""
-EACH_SECOND = 200
+EACH_SECOND = 100
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +95,43 @@ def test_service_connections_are_spread_evenly_over_endpoints(shop: WebService) 
 def evenly(called: CallCounts, shop: WebService) -> None:
     assert not called.failures, called.failures[:3]
     assert uneven(called.answers, shop) < TOO_UNEVEN, called.answers
+
+
+def test_pods_get_endpoints_of_the_called_node_only_with_external_traffic_policy_local(shop: WebService) -> None:
+    """The only endpoint is one pod of the web server. Its health checks are open to pods at every node."""
+    endpoint = min(shop.pods())
+    home = shop.cluster.kubectl("-n", SHOP, "get", "pod", endpoint, "-o", "jsonpath={.spec.nodeName}").stdout
+    shop.cluster.kubectl("-n", SHOP, "label", "pod", endpoint, "only=yes")
+    wait_until(lambda: endpoint in shop.endpoints("local"), "the endpoint")
+    spec = shop.service("local")["spec"]
+    port, health_port = spec["ports"][0]["nodePort"], spec["healthCheckNodePort"]
+    places = {node: str(shop.node_address(node)) for node in shop.nodes}
+    for node in shop.nodes:
+        caller = shop.pod(SHOP, node)
+        wait_until(lambda: caller.is_answered(places[node], port), "the own node")  # noqa: B023
+        healthy = {place for place, address in places.items() if is_healthy(shop, node, address, health_port)}
+        assert healthy == {home}
+    callers = {(project, node): shop.pod(project, node) for project in (SHOP, RIVAL) for node in shop.nodes}
+    callers["", "outside"] = shop.outside
+
+    def is_answered(call: tuple[tuple[str, str], str]) -> bool:
+        return callers[call[0]].is_answered(places[call[1]], port)
+
+    calls = [(caller, place) for caller in callers for place in places]
+    with ThreadPoolExecutor(max_workers=len(calls)) as threads:  # Most calls have no answer, and wait for it.
+        answered = {call for call, answer in zip(calls, threads.map(is_answered, calls), strict=True) if answer}
+    assert answered == {
+        *(((SHOP, node), place) for node in shop.nodes for place in {home, node}),
+        (("", "outside"), home),
+    }
+
+
+def is_healthy(shop: WebService, caller: str, address: str, port: int) -> bool:
+    """Return whether a health check succeeds that a pod of the project makes. Every node answers it."""
+    words = ("curl", "-sS", "-m", "5", "-o", "/dev/null", "-w", "%{http_code}", f"http://{address}:{port}/healthz")
+    status = shop.cluster.execute(SHOP, caller, *words).stdout
+    assert status in {"200", "503"}
+    return status == "200"
 
 
 def test_session_affinity_keeps_a_client_at_its_endpoint(shop: WebService) -> None:

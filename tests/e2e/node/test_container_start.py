@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tests.testbed.node.pods import SLEEP, NodePods, main, pod
+from tests.testbed.node.pods import SLEEP, NodePods, main, pod, runtime_class
 from tests.testbed.node.single_node import NODE
 from tests.testbed.wait import wait_until
 
@@ -29,6 +29,7 @@ def test_container_that_cannot_start_reports_why(alone: NodePods) -> None:
         pod("rootless", main(more="volumeMounts: [{name: v, mountPath: /}]"), "volumes: [{name: v, emptyDir: {}}]"),
         pod("unset", main(more="env: [{name: A, valueFrom: {configMapKeyRef: {name: none, key: a}}}]")),
         pod("rude", main(more="lifecycle: {postStart: {exec: {command: [sh, -c, 'echo sorry; exit 3']}}}"), NEVER),
+        runtime_class("nowhere"),
         pod("odd", main(), "runtimeClassName: nowhere"),
         pod("behind", main(), f"initContainers:\n{main('sleep 1000', name='first')}"),
     )

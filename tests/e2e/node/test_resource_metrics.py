@@ -1,4 +1,4 @@
-"""Resource metrics of a node, compared with those of Docker and the kernel, and `kubectl top`."""
+"""Resource metrics of a node, compared with those of Docker and the kernel; `kubectl top`, and an autoscaler."""
 
 from __future__ import annotations
 
@@ -40,6 +40,39 @@ spec:
     imagePullPolicy: Never
     command: [sh, -c, "dd if=/dev/zero of=/written bs=1M count=5; exec tail -f /dev/null"]
     livenessProbe: {{exec: {{command: ["true"]}}, periodSeconds: 1, timeoutSeconds: 30}}
+"""
+
+
+QUICK_AUTOSCALERS = (
+    "--horizontal-pod-autoscaler-sync-period=1",
+    "--horizontal-pod-autoscaler-cpu-initialization-period=0",
+)
+HUNGRY = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: hungry}
+spec:
+  replicas: 1
+  selector: {matchLabels: {app: hungry}}
+  template:
+    metadata: {labels: {app: hungry}}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers:
+      - name: main
+        image: podlane/toolbox
+        imagePullPolicy: Never
+        command: [sh, -c, "while [ ! -e /dev/shm/sated ]; do :; done; exec tail -f /dev/null"]
+        resources: {requests: {cpu: 100m}, limits: {cpu: 100m}}
+---
+apiVersion: autoscaling/v2
+kind: HorizontalPodAutoscaler
+metadata: {name: hungry}
+spec:
+  scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: hungry}
+  maxReplicas: 2
+  metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 40}}}]
+  behavior: {scaleDown: {stabilizationWindowSeconds: 0}}
 """
 
 
@@ -108,7 +141,7 @@ class Loaded:
 
 @pytest.fixture(scope="module")
 def loaded() -> Iterator[Loaded]:
-    with SingleNode(master=("--verify-node-certificates=false",)) as node:
+    with SingleNode(master=("--verify-node-certificates=false", *QUICK_AUTOSCALERS)) as node:
         yield Loaded(node)
 
 
@@ -204,3 +237,29 @@ def test_kubectl_top_shows_nodes_and_pods(loaded: Loaded, program: str) -> None:
         ["load", "calm"],
     ]
     assert top("pods", "-l", "app=other") == []
+
+
+def test_deployment_under_load_is_scaled_up_and_back_down(loaded: Loaded) -> None:
+    """A tenth of a core for each pod is load enough. A busy machine gives the containers less."""
+    node = loaded.node
+
+    def replicas() -> int:
+        return int(node.read("/apis/apps/v1/namespaces/default/deployments/hungry")["spec"]["replicas"])
+
+    def ready_pods() -> list[str]:
+        pods = node.kubectl("get", "pods", "-l", "app=hungry", "-o", "name").split()
+        return pods if all(node.is_ready(pod.removeprefix("pod/")) for pod in pods) else []
+
+    node.kubectl("apply", "-f", "-", stdin=HUNGRY)
+    wait_until(lambda: replicas() == 2, "a second pod")
+    for pod in wait_until(lambda: pods if len(pods := ready_pods()) == 2 else [], "both pods"):
+        node.kubectl("exec", pod, "--", "touch", "/dev/shm/sated")
+    wait_until(lambda: replicas() == 1, "one pod")
+
+    def described() -> str:
+        return node.kubectl("describe", "hpa", "hungry")
+
+    wait_until(lambda: "New size: 1; reason: All metrics below target" in described(), "the second event")
+    assert "New size: 2; reason: cpu resource utilization (percentage of request) above target" in described()
+    assert "ValidMetricFound" in described()
+    node.kubectl("delete", "deployment,hpa", "hungry")

@@ -24,6 +24,7 @@ from tests.testbed.node.inspection import (
     wait_running,
     wait_waiting,
 )
+from tests.testbed.node.pods import runtime_class
 from tests.testbed.node.single_node import SingleNode
 from tests.testbed.wait import wait_until
 
@@ -125,7 +126,9 @@ def node() -> Iterator[SingleNode]:
         (running.state / "seccomp/no").mkdir(parents=True)
         (running.state / "seccomp/no/directories.json").write_text(json.dumps(NO_DIRECTORIES))
         running.agent("--allowed-unsafe-sysctls=[net.core.*]", "--seccomp-default=false")
-        running.kubectl("apply", "-f", "-", stdin="".join((*RUNNING.values(), *WAITING)))
+        running.kubectl(
+            "apply", "-f", "-", stdin="".join((runtime_class(restricted_runc.NAME), *RUNNING.values(), *WAITING))
+        )
         wait_running(running, *RUNNING)
         yield running
 

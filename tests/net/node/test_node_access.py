@@ -23,7 +23,7 @@ from sdn.topology import Node as NodeConfig
 from tests.testbed.namespaces import inside
 from tests.testbed.netns.service_host import GATEWAY, NEAR, NODE, OUTSIDER, SUBNET, Node
 
-DNS, NAMED, OTHER = 53, 9100, 9999
+DNS, NAMED, OTHER, NODE_PORT = 53, 9100, 9999, 30100
 PORTS = (DNS, NAMED, OTHER)
 AT_NODES = (NODE, GATEWAY, OUTSIDER)
 """The addresses of the pods' node, and that of another node."""
@@ -41,7 +41,7 @@ def host() -> Iterator[Node]:
         listening.callback(node.remove)
         for namespace in (node.node, node.outside, node.pods):
             with inside(namespace):
-                for port in PORTS:
+                for port in (*PORTS, NODE_PORT):
                     listening.enter_context(socket.create_server(("", port)))
         write_tables(node, CONFIG)
         yield node
@@ -62,7 +62,7 @@ def write_tables(host: Node, config: NodeConfig) -> None:
 
 
 def connects(namespace: str, address: IPv4Address, port: int) -> bool:
-    """Return whether a TCP connection is accepted; False if a firewall rejects it."""
+    """Return whether a TCP connection is accepted; False if the firewall, or the table of services, rejects it."""
     with inside(namespace):
         caller = socket.socket()
     with caller:
@@ -70,7 +70,7 @@ def connects(namespace: str, address: IPv4Address, port: int) -> bool:
         try:
             caller.connect((str(address), port))
         except OSError as error:
-            if error.errno != errno.EHOSTUNREACH:
+            if error.errno not in {errno.EHOSTUNREACH, errno.ECONNREFUSED}:
                 raise
             return False
     return True
@@ -117,6 +117,9 @@ def test_packets_that_the_switch_permits_reach_every_port(host: Node) -> None:
         assert {address: connects(host.pods, address, OTHER) for address in AT_NODES} == dict.fromkeys(
             AT_NODES, reached
         )
+        # The switch permits health checks at every node, and node ports of other nodes (externalTrafficPolicy Local).
+        for address in (NODE, OUTSIDER):
+            assert connects(host.pods, address, NODE_PORT) == reached
 
 
 def test_setting_opens_every_port(host: Node) -> None:

@@ -92,10 +92,12 @@ def test_pods_reach_no_other_program_of_any_node(world: PacketWorld, exporter: S
 
 def test_pods_reach_host_ports_of_their_node(world: PacketWorld) -> None:
     pod = world.pods["blue-a"]
-    port = ContainerPort(container_port=TARGET_PORT, host_port=9080)
+    container_ports = tuple(
+        ContainerPort(container_port=TARGET_PORT, host_port=9080, protocol=protocol) for protocol in ("TCP", "UDP")
+    )
     published = Pod(
         metadata=ObjectMeta(name=pod.name, namespace=pod.project),
-        spec=PodSpec(containers=(Container(name="c", image="none", ports=(port,)),)),
+        spec=PodSpec(containers=(Container(name="c", image="none", ports=container_ports),)),
         status=PodStatus(pod_ip=str(pod.address)),
     )
     node = world.nodes[pod.node]
@@ -109,6 +111,14 @@ def test_pods_reach_host_ports_of_their_node(world: PacketWorld) -> None:
             assert call(OUTSIDE, node.address, 9080)[0] == pod.name
             with pytest.raises(TimeoutError):
                 call(world.pod_namespace("red-a"), pod.address, TARGET_PORT, seconds=0.3)
+            at_loopback = (pod.name, str(world.gateway(pod.node)))
+            assert call(node.namespace, "127.0.0.1", 9080) == at_loopback
+            assert call(node.namespace, "127.0.0.1", 9080, "UDP") == at_loopback
+            world.kill(f"{pod.node} sdn")
+            assert call(node.namespace, "127.0.0.1", 9080) == at_loopback
+            world.start(f"{pod.node} sdn")
+            wait_until(lambda: world.network_ready(pod.node), "the network")
+            assert call(node.namespace, "127.0.0.1", 9080) == at_loopback
     finally:
         subprocess.run(nft, input=NO_HOST_PORTS, text=True, check=True)
 

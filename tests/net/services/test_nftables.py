@@ -111,7 +111,12 @@ async def test_node_reaches_every_endpoint_at_every_frontend(
     replies = [call(node.node, *FRONTENDS[frontend], sock) for _ in range(80)]
     count = Counter(reply.backend for reply in replies)
     assert sum((count[address] - 20) ** 2 / 20 for address in (*NEAR, *FAR)) < EVEN
-    assert {service_reply.caller for service_reply in replies if service_reply.backend in FAR} == {GATEWAY}
+    assert {reply.caller for reply in replies} == {GATEWAY}
+    local = web(*HERE, *THERE, protocol=protocol, external_endpoints=HERE, external_policy_local=True)
+    await services.sync(CONFIG, [local])
+    replies = [call(node.node, *FRONTENDS[frontend], sock) for _ in range(20)]
+    assert {reply.caller for reply in replies} == {GATEWAY}
+    assert {reply.backend for reply in replies} & set(FAR)
 
 
 @pytest.mark.parametrize("kind", KINDS)

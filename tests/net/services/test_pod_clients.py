@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -19,6 +21,7 @@ SILENCE_SECONDS = 0.5
 SOON_SECONDS = 20.0
 ITSELF = "169.254.0.252"
 OWN_PORT = 20001
+NODES = ("node-1", "node-2")
 UDP_PORTS = (ServicePort(port=80, target_port=TARGET_PORT, protocol="UDP"),)
 
 
@@ -56,6 +59,137 @@ def test_other_project_reaches_a_service_at_no_frontend(serving: PacketWorld, we
     for address, port in fronts(serving, web):
         with pytest.raises(TimeoutError):
             call(namespace, address, port, seconds=SILENCE_SECONDS)
+
+
+@contextlib.contextmanager
+def daemons_killed(cluster: PacketWorld) -> Iterator[None]:
+    """Kill the sdn daemon of every node, and start them again after the block."""
+    for node in cluster.nodes:
+        cluster.kill(f"{node} sdn")
+    try:
+        yield
+    finally:
+        for node in cluster.nodes:
+            cluster.start(f"{node} sdn")
+        for node in cluster.nodes:
+            wait_until(lambda: cluster.network_ready(node), f"the network of {node}")  # noqa: B023
+
+
+def answer(namespace: str, address: object, port: int, protocol: str) -> tuple[str, str] | None:
+    """Return the pod that answers and the client's address that it sees, or None if nothing comes back.
+
+    A change of the policy in the middle of a connection resets it.
+    """
+    try:
+        return call(namespace, address, port, protocol, SILENCE_SECONDS)
+    except TimeoutError:
+        return None
+    except ConnectionError as error:
+        return "", str(error)
+
+
+def answers(
+    serving: PacketWorld, clients: Mapping[str, str], port: int, protocol: str
+) -> dict[tuple[str, str], tuple[str, str] | None]:
+    """Return what each client, by its namespace, gets from the port of each node. All call at the same time."""
+    calls = [(client, node) for client in clients for node in serving.nodes]
+
+    def reply(called: tuple[str, str]) -> tuple[str, str] | None:
+        client, node = called
+        return answer(clients[client], serving.node_address(node), port, protocol)
+
+    with ThreadPoolExecutor(max_workers=len(calls)) as threads:
+        return dict(zip(calls, threads.map(reply, calls), strict=True))
+
+
+@pytest.mark.parametrize("protocol", ["TCP", "UDP"])
+@pytest.mark.parametrize("endpoint", ["red-a", "red-c"])
+def test_pod_gets_endpoints_of_the_called_node_only_with_external_traffic_policy_local(
+    serving: PacketWorld, endpoint: str, protocol: str
+) -> None:
+    """The own node serves its pods and processes with any endpoint, as kube-proxy does."""
+    name = f"local-{endpoint}-{protocol.lower()}"
+    ports = (ServicePort(port=80, target_port=TARGET_PORT, protocol=protocol),)
+    service = create_service(serving, name, "red", {"app": endpoint}, ports=ports, type="NodePort")
+    port, home = service.spec.ports[0].node_port, serving.pods[endpoint].node
+    for caller in ("red-b", "red-c"):
+        for node in serving.nodes:
+            wait_for_answer(serving.pod_namespace(caller), serving.node_address(node), port, protocol)
+
+    def replies() -> dict[tuple[str, str], tuple[str, str] | None]:
+        clients = {name: serving.pod_namespace(name) for name in ("red-b", "red-c", "admin-a", "admin-b", "blue-a")}
+        clients |= {node: lab_node.namespace for node, lab_node in serving.nodes.items()}
+        return answers(serving, clients, port, protocol)
+
+    def expected(client: str, node: str, *, is_local: bool) -> tuple[str, str] | None:
+        if client == "blue-a":
+            return None
+        is_pod = client in serving.pods
+        own_node = serving.pods[client].node if is_pod else client
+        own_address = str(serving.pods[client].address if is_pod else serving.gateway(own_node))
+        if node == own_node or (is_pod and not is_local):
+            return endpoint, ITSELF if client == endpoint else own_address
+        if is_local:
+            return (endpoint, str(serving.node_address(own_node))) if node == home else None
+        return endpoint, str(serving.node_address(own_node) if node == home else serving.gateway(node))
+
+    def all_expected(*, is_local: bool) -> dict[tuple[str, str], tuple[str, str] | None]:
+        return {(client, node): expected(client, node, is_local=is_local) for client, node in replies()}
+
+    cluster, local = all_expected(is_local=False), all_expected(is_local=True)
+    assert None not in {cluster[client, node] for client, node in cluster if client != "blue-a"}
+    assert None in {local[client, node] for client, node in local if client != "blue-a"}
+    for policy, wanted in (("Local", local), ("Cluster", cluster), ("Local", local)):
+        patch = {"spec": {"externalTrafficPolicy": policy}}
+        serving.call_api(lambda client: client.patch(Service, name, "red", patch))  # noqa: B023
+        wait_until(lambda: replies() == wanted, f"the replies with the policy {policy}")  # noqa: B023
+        assert replies() == wanted
+    with daemons_killed(serving):
+        assert replies() == local
+    assert replies() == local
+    serving.call_api(lambda client: client.delete(Service, name, "red"))
+
+
+def test_pods_reach_the_health_checks_of_their_services_at_every_node(serving: PacketWorld) -> None:
+    more = {"type": "LoadBalancer", "external_traffic_policy": "Local"}
+    service = create_service(serving, "checked", "red", {"app": "red-c"}, **more)
+    port = service.spec.health_check_node_port
+
+    def statuses(caller: str) -> list[int]:
+        return [health_status(serving.pod_namespace(caller), serving.node_address(node), port) for node in NODES]
+
+    for caller in ("red-a", "red-c", "admin-a", "admin-b"):
+        wait_until(lambda: statuses(caller) == [503, 200], f"the health checks for {caller}")  # noqa: B023
+    for caller in ("blue-a", "blue-b"):
+        assert statuses(caller) == [0, 0]
+    serving.call_api(lambda client: client.patch(Service, "checked", "red", {"spec": {"selector": {"app": "red-a"}}}))
+    wait_until(lambda: statuses("red-c") == [200, 503], "the health checks after the move")
+    serving.kill("node-1 sdn")
+    try:
+        # Nobody answers at node-1 now. The other node is reached by way of it.
+        assert health_status(serving.pod_namespace("red-a"), serving.node_address("node-2"), port) == 503
+        assert health_status(serving.pod_namespace("blue-a"), serving.node_address("node-2"), port) == 0
+    finally:
+        serving.start("node-1 sdn")
+    wait_until(lambda: statuses("red-a") == [200, 503], "the health checks after the restart")
+    serving.call_api(lambda client: client.delete(Service, "checked", "red"))
+    wait_until(lambda: statuses("red-a") == [0, 0], "no health checks without the service")
+
+
+def health_status(namespace: str, address: object, port: int) -> int:
+    """Return the status of a health check; 0 if nothing comes back, -1 if the connection is refused."""
+    with inside(namespace):
+        caller = socket.socket()
+    with caller:
+        caller.settimeout(SILENCE_SECONDS)
+        try:
+            caller.connect((str(address), port))
+            caller.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
+            return int(caller.recv(64).split()[1])
+        except TimeoutError:
+            return 0
+        except ConnectionRefusedError:
+            return -1
 
 
 def test_pod_reaches_itself_through_its_service(serving: PacketWorld) -> None:

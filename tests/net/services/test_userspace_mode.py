@@ -122,6 +122,25 @@ def test_userspace_mode_serves_node_and_external_clients(world: PacketWorld, nea
     assert {call(other, address, port)[0] for _ in range(6)} == {"red-a", "red-b", "red-c"}
 
 
+def test_userspace_mode_pods_get_endpoints_of_the_called_node_only_with_external_traffic_policy_local(
+    world: PacketWorld,
+) -> None:
+    more = {"type": "LoadBalancer", "external_traffic_policy": "Local"}
+    service = create_service(world, "local", "red", {"app": "red-c"}, **more)
+    (near, port), (far, _) = frontends(world, service, "TCP")[1:]
+    for caller in ("red-a", "admin-a"):
+        namespace = world.pod_namespace(caller)
+        assert wait_for_answer(namespace, far, port) == ("red-c", str(world.gateway("node-2")))
+        assert wait_for_answer(namespace, near, port) == ("red-c", str(world.gateway("node-1")))
+        with pytest.raises(TimeoutError):
+            call(world.pod_namespace("red-c"), near, port, seconds=SILENCE_SECONDS)
+        with pytest.raises(TimeoutError):
+            call(world.pod_namespace("blue-a"), far, port, seconds=SILENCE_SECONDS)
+    with inside(world.pod_namespace("red-a")), socket.socket() as caller_socket:
+        caller_socket.settimeout(5)
+        caller_socket.connect((str(far), service.spec.health_check_node_port))
+
+
 def test_userspace_mode_rejects_connections_without_endpoints(world: PacketWorld, near_and_far: Service) -> None:
     empty = create_service(world, "empty", "red", {"app": "nobody"})
     namespace = world.pod_namespace("red-a")

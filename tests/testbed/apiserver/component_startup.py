@@ -132,6 +132,8 @@ ROLE = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": 
 CORE, APPS, STORAGE = f"/api/v1/{IN}", f"/apis/apps/v1/{IN}", "/apis/storage.k8s.io/v1"
 NETWORKING = "/apis/networking.k8s.io/v1"
 RBAC = "/apis/rbac.authorization.k8s.io/v1"
+RULE = {"operations": ["CREATE"], "apiGroups": ["example.org"], "apiVersions": ["v1"], "resources": ["others"]}
+ADMISSION, FLOWCONTROL = "/apis/admissionregistration.k8s.io/v1", "/apis/flowcontrol.apiserver.k8s.io/v1"
 SIZE = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 
 WORLD: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -171,6 +173,22 @@ WORLD: tuple[tuple[str, dict[str, Any]], ...] = (
     (f"{NETWORKING}/{IN}/networkpolicies", {"spec": {"podSelector": {}}}),
     (f"{NETWORKING}/{IN}/ingresses", {"spec": {"defaultBackend": {"service": {"name": "x", "port": {"number": 80}}}}}),
     (f"{NETWORKING}/ingressclasses", {"spec": {"controller": "example.org/x"}}),
+    (f"{ADMISSION}/mutatingwebhookconfigurations", {}),
+    (f"{ADMISSION}/validatingwebhookconfigurations", {}),
+    (f"{ADMISSION}/validatingadmissionpolicies",
+     {"spec": {"matchConstraints": {"resourceRules": [RULE]}, "validations": [{"expression": "true"}]}}),
+    (f"{ADMISSION}/validatingadmissionpolicybindings", {"spec": {"policyName": "x", "validationActions": ["Audit"]}}),
+    (f"{ADMISSION}/mutatingadmissionpolicies",
+     {"spec": {"matchConstraints": {"resourceRules": [RULE]}, "reinvocationPolicy": "Never",
+               "mutations": [{"patchType": "JSONPatch", "jsonPatch": {"expression": "[]"}}]}}),
+    (f"{ADMISSION}/mutatingadmissionpolicybindings", {"spec": {"policyName": "x"}}),
+    ("/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+     {"metadata": {"name": "things.example.org"},
+      "spec": {"group": "example.org", "scope": "Cluster", "names": {"plural": "things", "kind": "Thing"},
+               "versions": [{"name": "v1", "served": True, "storage": True,
+                             "schema": {"openAPIV3Schema": {"type": "object"}}}]}}),
+    (f"{FLOWCONTROL}/flowschemas", {"spec": {"priorityLevelConfiguration": {"name": "x"}}}),
+    (f"{FLOWCONTROL}/prioritylevelconfigurations", {"spec": {"type": "Exempt"}}),
     ("/apis/certificates.k8s.io/v1/certificatesigningrequests",
      {"spec": {"signerName": "example.org/x", "usages": ["client auth"],
                "request": base64.b64encode(keys.create_request(keys.generate_key(), Subject("somebody"))).decode()}}),
@@ -178,22 +196,11 @@ WORLD: tuple[tuple[str, dict[str, Any]], ...] = (
 
 NEVER_THERE = frozenset(
     (
-        "apiservices",
         "csistoragecapacities",
-        "customresourcedefinitions",
         "deviceclasses",
-        "flowschemas",
-        "ipaddresses",
-        "mutatingadmissionpolicies",
-        "mutatingadmissionpolicybindings",
-        "mutatingwebhookconfigurations",
-        "prioritylevelconfigurations",
         "resourceclaims",
         "resourceclaimtemplates",
         "resourceslices",
-        "validatingadmissionpolicies",
-        "validatingadmissionpolicybindings",
-        "validatingwebhookconfigurations",
         "volumeattachments",
         "volumeattributesclasses",
     )

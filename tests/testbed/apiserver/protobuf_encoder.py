@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import datetime
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from master.serialization import protobuf
@@ -24,15 +24,18 @@ def encoded(document: Mapping[str, Any]) -> bytes:
     return protobuf.MAGIC + envelope.SerializeToString()  # type: ignore[no-any-return]
 
 
+def _keys(name: str) -> Iterator[str]:
+    """Yield the keys in JSON of a message, with those of the messages that are inline in it."""
+    for field in message_fields(name):
+        if field.inline:
+            yield from _keys(field.type)
+        else:
+            yield field.name
+
+
 def _fill(message: Any, name: str, document: Mapping[str, Any]) -> None:
     fields = {field.name: field for field in message_fields(name)}
-    inner = {
-        key: field
-        for field in fields.values()
-        if field.inline
-        for key in (message_field.name for message_field in message_fields(field.type))
-        if key in document
-    }
+    inner = {key: field for field in fields.values() if field.inline for key in _keys(field.type) if key in document}
     for field in {field.name: field for field in inner.values()}.values():
         part = getattr(message, field.name)
         part.SetInParent()

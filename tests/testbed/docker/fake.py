@@ -30,6 +30,7 @@ from node_agent.runtime.container import (
     CRASHES,
     POD_UID,
     ContainerEvent,
+    DockerResources,
     RuntimeContainer,
     labels_by_pod,
 )
@@ -194,6 +195,7 @@ class FakeDocker(DockerClient):
             created_at=self._now(),
             image=spec.image,
             stop_signal=spec.stop_signal or "SIGTERM",
+            resources=DockerResources(spec.cpu_shares, spec.cpu_quota, spec.memory),
             image_id=spec.image if spec.image.startswith("sha256:") else _image_id(spec.image),
         )
         self.held[identity] = _Held(spec, seen)
@@ -230,6 +232,14 @@ class FakeDocker(DockerClient):
                 self.end(container, KILLED)
             elif handled is not None:
                 self.end(container, int(handled.group(1)))
+        self._called(None)
+
+    async def update(self, container: str, resources: DockerResources) -> None:
+        self._ready()
+        held = self._held(container)
+        if 0 < resources.memory < LEAST_MEMORY:
+            raise Refused("Docker: Minimum memory limit allowed is 6MB")
+        held.seen = changed(held.seen, resources=resources)
         self._called(None)
 
     async def exec(self, container: str, command: tuple[str, ...], seconds: float) -> ExecResult:

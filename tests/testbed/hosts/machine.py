@@ -194,6 +194,7 @@ class Machine:
 
     def cut_power(self) -> None:
         """End everything that runs on the machine at once."""
+        assert self.leader, f"{self.name} is off"
         os.kill(self.leader, signal.SIGKILL)
         self._wait_off()
 

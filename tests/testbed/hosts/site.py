@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -81,11 +82,15 @@ spec:
 
 
 def connect(name: str) -> None:
-    """Make the network namespace of a machine, with its eth0 at the switch."""
-    veth = f"v{name.rpartition('_')[2]}"
+    """Make the network namespace of a machine, with its eth0 at the switch. A machine has the same MAC at each start:
+    others have it in their caches.
+    """
+    veth, mac = f"v{name.rpartition('_')[2]}", (0x02 << 40 | zlib.crc32(name.encode())).to_bytes(6).hex(":")
+    # The kernel removes the cable of a namespace some time after the namespace.
+    call("ip", "-n", SWITCH, "link", "del", veth, check=False)
     call("ip", "netns", "add", name)
     call("ip", "-n", name, "link", "set", "lo", "up")
-    call("ip", "-n", name, "link", "add", "eth0", "type", "veth", "peer", "name", veth, "netns", SWITCH)
+    call("ip", "-n", name, "link", "add", "eth0", "address", mac, "type", "veth", "peer", "name", veth, "netns", SWITCH)
     call("ip", "-n", SWITCH, "link", "set", veth, "master", "switch", "up")
     call("ip", "-n", name, "link", "set", "eth0", "up")
     call("ip", "netns", "exec", name, "ethtool", "-K", "eth0", "tx", "off")

@@ -134,7 +134,7 @@ def _forged(layout: ClusterLayout, source: RunningPod, target: RunningPod) -> It
         borrowed = {"ip_src": address, "eth_src": mac_of(address)}
         yield _packet(f"from the MAC and address of {address}", source, target, False, **borrowed)
     yield _packet("from a foreign MAC", source, target, False, eth_src=target.mac)
-    for name in ("255.255.255.255", "224.0.0.1", "10.131.255.255", str(SERVICE), str(gateways[1])):
+    for name in ("255.255.255.255", "224.0.0.1", "127.0.0.1", "10.131.255.255", str(SERVICE), str(gateways[1])):
         yield _packet(f"to {name}", source, target, False, ip_dst=IPv4Address(name))
 
 

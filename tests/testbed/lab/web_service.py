@@ -18,7 +18,7 @@ from lab.process import run, succeeds
 from lab.topology import EXTERNAL_IP_NETWORK
 from tests.testbed.lab import http_caller
 from tests.testbed.lab.cluster import Cluster
-from tests.testbed.wait import wait_until
+from tests.testbed.wait import DEADLINE_SECONDS, wait_until
 
 SHOP, RIVAL = "shop", "rival"
 REPLICAS = 4
@@ -70,6 +70,15 @@ spec:
 ---
 apiVersion: v1
 kind: Service
+metadata: {{name: local, namespace: {SHOP}}}
+spec:
+  type: LoadBalancer
+  externalTrafficPolicy: Local
+  selector: {{only: "yes"}}
+  ports: [{{port: {PORT}, targetPort: 8080}}]
+---
+apiVersion: v1
+kind: Service
 metadata: {{name: nobody, namespace: {SHOP}}}
 spec: {{selector: {{app: nobody}}, ports: [{{port: {PORT}}}]}}
 """
@@ -113,7 +122,7 @@ class Caller:
 
     def calls(self, address: object, port: int = PORT, times: int = 1) -> CallCounts:
         """So often; all that became of it."""
-        return CallCounts.of(run(*self._command(address, port, str(times))))
+        return CallCounts.of(run(*self._command(address, port, str(times)), seconds=DEADLINE_SECONDS))
 
     def is_answered(self, address: object, port: int = PORT) -> bool:
         """Return whether one call succeeds."""

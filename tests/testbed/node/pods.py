@@ -94,6 +94,11 @@ class NodePods:
         wait_until(lambda: not any(self.node.traces().values()), "nothing is left of any pod")
 
 
+def runtime_class(name: str) -> str:
+    """Return the manifest of a RuntimeClass whose handler has its name."""
+    return f"---\napiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata: {{name: {name}}}\nhandler: {name}\n"
+
+
 def pod(name: str, containers: str, spec: str = "", grace: int = 1) -> str:
     """Return the manifest of a pod. `containers` and `spec` are YAML; the lines of `containers` are not indented."""
     rows = "".join(f"  {line}\n" for line in containers.strip("\n").splitlines())

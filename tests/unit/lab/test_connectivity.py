@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from ipaddress import IPv4Network
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from msgspec.structs import replace
 
 from api.core.pod import ContainerStatus, Pod, PodSpec, PodStatus
 from api.meta.types import Condition, ObjectMeta
-from lab.connectivity import Matrix, Probe, ProbedService, measure
+from lab.connectivity import Matrix, Probe, ProbedService, measure, probe_script
 from lab.demo import members
 from lab.topology import Lab, Site
 
@@ -37,6 +38,32 @@ def test_pairs_are_marked_by_what_was_expected() -> None:
     plain = re.sub(r"\x1b\[[0-9;]*m", "", matrix.text()).splitlines()
     assert [line.split() for line in plain[1:]] == [["red/red-1", "+", "!+", "+"], ["blue/blue-1", ".", "+", "+"]]
     assert matrix.unexpected() == ("red/red-1 reaches blue/blue-1",)
+
+
+PING = """\
+#!/bin/sh
+echo "$*" >> {folder}/sent
+for target; do :; done
+[ "$target" = 10.0.0.1 ] || [ "$target" = 10.0.0.3 ]
+"""
+
+
+def test_targets_that_should_be_silent_come_last_and_take_less_time(tmp_path: Path) -> None:
+    """Of each kind one replies, and one does not."""
+    ping = tmp_path / "ping"
+    ping.write_text(PING.format(folder=tmp_path))
+    ping.chmod(0o755)
+    done = subprocess.run(
+        ["sh", "-c", probe_script(["10.0.0.1", "10.0.0.2"], ["10.0.0.3", "10.0.0.4"])],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert set(done.stdout.split()) == {"10.0.0.1", "10.0.0.3"}
+    sent = (tmp_path / "sent").read_text().splitlines()
+    assert sorted(sent[:2]) == ["-c 3 -W 1 -A 10.0.0.1", "-c 3 -W 1 -A 10.0.0.2"]
+    assert sorted(sent[2:]) == ["-c 3 -W 1 -i 0.2 10.0.0.3", "-c 3 -W 1 -i 0.2 10.0.0.4"]
 
 
 def pod(**status: object) -> Pod:

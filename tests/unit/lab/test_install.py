@@ -15,6 +15,7 @@ APT_GET = """\
 #!/bin/sh
 [ "$2" = install ] || exit {update}
 echo "$*" > {folder}/arguments
+echo "$*" | tr " " "\n" >> {folder}/installed
 for percent in 0.0 7.5 19.9 20 55.25 100; do echo "dlstatus:1:$percent:Retrieving file 1 of 4" >&3; done
 echo "media-change: a:b" >&3
 for percent in 0.0 41,5 99; do echo "pmstatus:runc:$percent:Unpacking runc (amd64)" >&3; done
@@ -31,15 +32,31 @@ echo "Installing collected packages: a, b"
 exit {install}
 """
 
+DPKG_QUERY = """\
+#!/bin/sh
+for package; do :; done
+! grep -qsx "$package" {folder}/installed || printf installed
+"""
+SERVICES = """\
+#!/bin/sh
+echo "$(basename $0) $*" >> {folder}/services
+"""
+DISABLED = "update-rc.d docker-registry disable\ninvoke-rc.d docker-registry stop\n"
+
 
 def install(
     folder: Path, program: str, *words: str, update: int = 0, install: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    stand_in = folder / program
-    stand_in.write_text(
-        (APT_GET if program == "apt-get" else PIP).format(folder=folder, update=update, install=install)
-    )
-    stand_in.chmod(0o755)
+    stand_ins = {
+        program: APT_GET if program == "apt-get" else PIP,
+        "dpkg-query": DPKG_QUERY,
+        "update-rc.d": SERVICES,
+        "invoke-rc.d": SERVICES,
+    }
+    for name, text in stand_ins.items():
+        stand_in = folder / name
+        stand_in.write_text(text.format(folder=folder, update=update, install=install))
+        stand_in.chmod(0o755)
     environment = {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
     command = [str(ROOT / "lab/install.sh"), *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
@@ -62,6 +79,20 @@ def test_each_fifth_of_the_work_of_apt_is_a_line(tmp_path: Path) -> None:
     ]
     assert done.stderr == "E: a real problem\n"
     assert (tmp_path / "arguments").read_text().endswith(" APT::Status-Fd=3 runc curl\n")
+
+
+@pytest.mark.parametrize(
+    ("before", "package", "services"),
+    [("", "docker-registry", DISABLED), ("docker-registry", "docker-registry", ""), ("", "runc", "")],
+)
+def test_registry_that_comes_as_a_package_does_not_run(
+    tmp_path: Path, before: str, package: str, services: str
+) -> None:
+    """One that was here before is left as it is."""
+    (tmp_path / "installed").write_text(f"{before}\n")
+    (tmp_path / "services").touch()
+    lines(install(tmp_path, "apt-get", "apt", package))
+    assert (tmp_path / "services").read_text() == services
 
 
 def test_each_fifth_package_of_pip_is_a_line(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Images of a lab are loaded although a dockerd has to be started again, and a lasting error is reported."""
+"""Images of a lab are loaded although a dockerd has to be started again. What keeps a lab from starting is reported."""
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -53,3 +54,13 @@ async def test_lasting_error_of_dockerd_is_reported(
     with pytest.raises(LabError, match=r"^node-1: (reset|no space); see \.lab/node-1/log/dockerd\.log$"):
         await up._load_images(node)
     assert len(coming) == 1
+
+
+def test_registry_whose_port_is_taken_is_reported() -> None:
+    with socket.create_server(("", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(
+            LabError, match=rf"^the registry of the lab cannot listen at {address}: Address already in use"
+        ):
+            up._refuse_taken_port(address)
+    up._refuse_taken_port(address)

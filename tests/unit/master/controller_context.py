@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
+from api.core.pod import Pod
 from master.admission.chain import AdmissionChain, admission_plugins
 from master.config import MasterConfig, network_config
 from master.controllers.context import ControllerContext
 from master.registry.creation import ObjectCreation
+from master.resources.metrics import PodMetrics
 from master.storage.interface import Storage
+
+
+class NoUsage:
+    """A collector of the usage of pods for tests without nodes."""
+
+    async def pod_metrics(self, pods: Iterable[Pod]) -> list[PodMetrics]:
+        return []
 
 
 def controller_context(storage: Storage) -> ControllerContext:
@@ -31,4 +41,5 @@ def controller_context(storage: Storage) -> ControllerContext:
         version="v1.4.0",
         authorize=lambda user, attributes: False,
         issue_certificate=lambda csr: b"",
+        pod_metrics=NoUsage(),
     )

@@ -23,6 +23,7 @@ from node_agent.host import HostInfo
 from node_agent.network.plugin import PodNetwork as SandboxNetwork
 from node_agent.network.sdn import SdnNetwork
 from node_agent.object_cache import ObjectCache
+from node_agent.pods.resize import PendingResize
 from node_agent.pods.status_manager import StatusManager
 from node_agent.pods.worker import PodWorker, PodWorkerFactory
 from node_agent.probes.manager import ProbeDependencies
@@ -124,6 +125,7 @@ class FakeHost:
         self.status = PodStatus()
         self.statuses: list[PodStatus] = []
         self.terminated = False
+        self.resize_rejection: PendingResize | None = None
         self.recorder = FakeEventRecorder()
         self.done_steps: set[str] = set()
         root.mkdir(parents=True)
@@ -161,6 +163,7 @@ class FakeHost:
             statuses=RecordedStatuses(self),
             events=self.recorder,
             node=lambda: None,
+            resize_rejection=lambda _: self.resize_rejection,
         )
         return factory.create(replace(pod, status=self.status) if self.status.phase else pod)
 

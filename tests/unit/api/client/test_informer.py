@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
+from api.client import informer
 from api.client.client import AlreadyExists, Client, Conflict, NotFound, Unreachable
 from api.client.informer import Informer
 from api.client.kubeconfig import BadKubeconfig, Kubeconfig
@@ -30,6 +33,8 @@ class Script:
         self.lists: list[dict[str, object]] = []
         self.watches: list[list[dict[str, object]]] = []
         self.requests: list[str] = []
+        self.drops_watches = False
+        self.refusals = 0
         self.done = asyncio.Event()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -37,6 +42,13 @@ class Script:
             self.requests.append("select")
             status = {"kind": "Status", "code": 400, "message": "field label not supported"}
             return web.json_response(status, status=400)
+        if self.refusals:
+            self.refusals -= 1
+            return web.json_response({"kind": "Status", "code": 403, "message": "not yours"}, status=403)
+        if "watch" in request.query and self.drops_watches:
+            assert request.transport is not None
+            request.transport.abort()
+            return web.Response()
         if "watch" not in request.query:
             self.requests.append("list")
             return web.json_response(self.lists.pop(0))
@@ -66,10 +78,12 @@ async def script(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Script,
     await runner.cleanup()
 
 
-async def follow(script: Script, client: Client) -> tuple[Informer[Namespace], list[set[str]]]:
+async def follow(
+    script: Script, client: Client, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+) -> tuple[Informer[Namespace], list[set[str]]]:
     states: list[set[str]] = []
     on_change: Callable[[], None] = lambda: states.append({name for _, name in mirror.items})  # noqa: E731
-    mirror = Informer(client, Namespace, on_change=on_change)
+    mirror = Informer(client, Namespace, on_change=on_change, sleep=sleep)
     task = asyncio.create_task(mirror.run())
     async with asyncio.timeout(10):
         await script.done.wait()
@@ -161,6 +175,49 @@ async def test_informer_keeps_its_objects_while_the_server_is_unreachable(script
     ]
     mirror, _ = await follow(server, client)
     assert {name for _, name in mirror.items} == {"a"}
+
+
+async def test_absence_of_the_server_is_logged_once_for_all_informers_and_waits_grow(
+    script: tuple[Script, Client], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each informer has listed its objects, so that it continues with a watch."""
+    caplog.set_level(logging.INFO, logger=informer.__name__)
+    server, client = script
+    listed: dict[str, object] = {"kind": "L", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": []}
+    server.lists = [dict(listed) for _ in range(3)]
+    server.drops_watches = True
+    waits: list[list[float]] = [[], [], []]
+
+    async def sleep(seconds: float, mine: list[float]) -> None:
+        mine.append(seconds)
+        server.drops_watches = any(len(others) < 4 for others in waits)
+        await asyncio.sleep(0)
+
+    mirrors = [Informer(client, Namespace, sleep=partial(sleep, mine=mine)) for mine in waits]
+    tasks = [asyncio.create_task(mirror.run()) for mirror in mirrors]
+    async with asyncio.timeout(10):
+        while server.drops_watches or not all(mirror.connected for mirror in mirrors):
+            await asyncio.sleep(0.001)
+    for task in tasks:
+        task.cancel()
+    assert [mine[:4] for mine in waits] == [[0.2, 0.4, 0.8, 1.6]] * 3
+    messages = [record.message for record in caplog.records]
+    assert messages.count("watching the API server") == 3
+    assert messages.count("the API server does not answer") == 1
+    assert messages[-1] == "the API server answers again"
+
+
+async def test_refused_watch_is_not_logged_as_an_absence_of_the_server(
+    script: tuple[Script, Client], caplog: pytest.LogCaptureFixture
+) -> None:
+    server, client = script
+    server.refusals = 3
+    server.lists = [{"kind": "L", "apiVersion": "v1", "metadata": {"resourceVersion": "5"}, "items": []}]
+    mirror, _ = await follow(server, client, sleep=lambda _: asyncio.sleep(0))
+    assert mirror.synced
+    (warning,) = [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warning.message == "the API server refused a watch"
+    assert warning.__dict__["error"] == "not yours"
 
 
 async def test_informer_filters_locally_when_the_server_rejects_its_field_selector(

@@ -13,6 +13,7 @@ from api.codec import manifest
 from api.core.node import Namespace
 from api.core.pod import Pod
 from api.core.resource_requests import qos_class
+from api.core.services import Service
 from api.network.queries import NodeQuery
 from api.network.types import ClusterNetwork, HostSubnet, NetNamespace
 from api.validation.registry import MAX_ANNOTATIONS_BYTES, check_update, decode, default
@@ -89,7 +90,10 @@ def test_invalid_container_is_rejected_by_path(fields: dict[str, Any], path: str
         ({"dnsConfig": {"nameservers": ["a"]}}, "spec.dnsConfig.nameservers[0]"),
         ({"dnsConfig": {"nameservers": ["10.0.0.1"] * 4}}, "spec.dnsConfig.nameservers"),
         ({"dnsConfig": {"searches": ["a b"]}}, "spec.dnsConfig.searches[0]"),
+        ({"dnsConfig": {"searches": ["-a.b"]}}, "spec.dnsConfig.searches[0]"),
+        ({"dnsConfig": {"searches": ["a.._b"]}}, "spec.dnsConfig.searches[0]"),
         ({"dnsConfig": {"searches": ["a"] * 33}}, "spec.dnsConfig.searches"),
+        ({"securityContext": {"sysctls": [{"name": "net..a", "value": "1"}]}}, "spec.securityContext.sysctls[0].name"),
         ({"dnsConfig": {"options": [{"value": "1"}]}}, "spec.dnsConfig.options[0].name"),
         ({"nodeName": "A_B"}, "spec.nodeName"),
         ({"terminationGracePeriodSeconds": -1}, "spec.terminationGracePeriodSeconds"),
@@ -113,6 +117,23 @@ def test_invalid_pod_field_is_rejected_by_path(spec: dict[str, Any], path: str) 
     assert paths(pod(**spec)) == [path]
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"dnsConfig": {"searches": [".", "a_b.example.com", "_sip._tcp.example.com."]}},
+        {"securityContext": {"sysctls": [{"name": name, "value": "1"} for name in ("kernel", "net.ipv4.a", "net/b")]}},
+    ],
+)
+def test_valid_pod_field_is_accepted(spec: dict[str, Any]) -> None:
+    assert paths(pod(**spec)) == []
+
+
+@pytest.mark.parametrize(("name", "is_accepted"), [("1web", True), ("web-1", True), ("a" * 64, False), ("Web", False)])
+def test_name_of_a_service_may_begin_with_a_digit(name: str, is_accepted: bool) -> None:
+    service = {"metadata": {"name": name}, "spec": {"ports": [{"port": 1}]}}
+    assert paths(service, Service) == ([] if is_accepted else ["metadata.name"])
+
+
 def test_all_errors_of_a_pod_are_reported_at_once() -> None:
     document = pod(
         restartPolicy="Sometimes", containers=[{"name": "a", "ports": [{"containerPort": 0}]}], subdomain="A.B"
@@ -134,21 +155,36 @@ def test_unknown_fields_are_pruned_with_a_warning_and_suggestion() -> None:
     assert str(problem) == 'spec.restartPolcy: is not a field; did you mean "restartPolicy"?'
 
 
+def test_hostname_override_is_a_whole_name_of_a_pod_with_its_own_network() -> None:
+    assert not paths(pod(hostnameOverride="front.example", hostname="web", subdomain="shops"))
+    for fields in (
+        {"hostnameOverride": "front", "hostNetwork": True},
+        {"hostnameOverride": "front", "setHostnameAsFQDN": True},
+        {"hostnameOverride": "a" * 65},
+        {"hostnameOverride": "Front"},
+        {"hostnameOverride": ""},
+    ):
+        assert paths(pod(**fields)) == ["spec.hostnameOverride"], fields
+
+
+def test_image_volume_is_refused_with_its_reason() -> None:
+    _, problems, _ = decode(Pod, pod(volumes=[{"name": "v", "image": {"reference": "a"}}]))
+    (problem,) = problems
+    assert (problem.path, "Docker cannot mount an image" in problem.detail) == ("spec.volumes[0].image", True)
+    assert not paths(pod(volumes=[{"name": "v", "emptyDir": {}}]))
+
+
 def test_null_field_means_absent() -> None:
     assert not paths(pod(volumes=None, nodeSelector=None, restartPolicy=None))
 
 
 def test_stored_fields_without_effect_cause_warnings() -> None:
     document = pod(
-        containers=[{"name": "a", "image": "b", "resizePolicy": [1]}],
-        overhead={"a": 1},
         resources={"requests": {"cpu": "1"}},
     )
     warnings = decode(Pod, document)[2]
     assert [warning.partition(":")[0] for warning in warnings] == [
-        "spec.overhead",
         "spec.resources",
-        "spec.containers[0].resizePolicy",
     ]
 
 

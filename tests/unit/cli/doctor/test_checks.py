@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Network
@@ -258,6 +259,35 @@ def test_bad_observation_is_found_with_the_command_that_mends_it(
     assert words in finding.found
     assert command in finding.command
     assert "\n" not in finding.found
+
+
+@pytest.mark.parametrize("has_table", [True, False])
+@pytest.mark.parametrize(
+    ("judge", "observation", "rule"),
+    [
+        (checks.ports, Ports((Port("x", "10.0.0.1", 8443, "no answer"),)), ("tcp", "8443")),
+        (checks.tunnels, peers(Peer("n2", "10.0.0.2", False, False)), ("udp", "4789")),
+    ],
+)
+def test_command_that_opens_a_port_works_on_hosts_with_and_without_the_table_of_debian(
+    judge: Callable[[Any], Iterator[Finding]],
+    observation: object,
+    rule: tuple[str, str],
+    has_table: bool,
+    tmp_path: Path,
+) -> None:
+    called = tmp_path / "called"
+    for program, status in (("nft", 0 if has_table else 1), ("iptables", 0)):
+        script = tmp_path / program
+        script.write_text(f'#!/bin/sh\necho "$0 $*" >> {called}\nexit {status}\n')
+        script.chmod(0o755)
+    (finding,) = judge(observation)
+    subprocess.run(finding.command, shell=True, check=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    protocol, port = rule
+    expected = [f"nft insert rule inet filter input {protocol} dport {port} accept"]
+    if not has_table:
+        expected.append(f"iptables -I INPUT -p {protocol} --dport {port} -j ACCEPT")
+    assert called.read_text() == "".join(f"{tmp_path}/{command}\n" for command in expected)
 
 
 LAB = Lab(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from api.core.pod import Pod
 from api.core.services import Service
-from api.core.storage import PersistentVolumeClaim
+from api.core.storage import PersistentVolumeClaim, PersistentVolumeClaimSpec
 from api.meta import quantity
 from api.meta.quantity import Amount
 from api.meta.types import Object
@@ -154,6 +154,25 @@ def test_quota_scopes_match_pods(spec: dict[str, Any], inside: Pod, outside: Pod
     assert not resource_quota.matches_scopes(obj, decoded(Service, spec={"ports": [{"port": 80}]}))
 
 
+@pytest.mark.parametrize(
+    ("requirement", "inside", "outside"),
+    [
+        ({"operator": "In", "values": ["gold"]}, "gold", "silver"),
+        ({"operator": "Exists"}, "gold", None),
+        ({"operator": "DoesNotExist"}, None, "gold"),
+    ],
+)
+def test_quota_scope_of_a_volume_attributes_class_matches_claims(
+    requirement: dict[str, Any], inside: str | None, outside: str | None
+) -> None:
+    selector = {"matchExpressions": [{"scopeName": "VolumeAttributesClass", **requirement}]}
+    obj = quota({"persistentvolumeclaims": "1", "requests.storage": "1Gi"}, scopeSelector=selector)
+    for of_class, is_inside in ((inside, True), (outside, False)):
+        spec = PersistentVolumeClaimSpec(volume_attributes_class_name=of_class)
+        assert resource_quota.matches_scopes(obj, PersistentVolumeClaim(spec=spec)) is is_inside
+    assert not resource_quota.matches_scopes(obj, SILENT)
+
+
 # --- charging ---------------------------------------------------------------------------------------------------------
 
 
@@ -224,7 +243,11 @@ def test_update_is_charged_with_its_increase() -> None:
     assert charged.status.used == {"services": "1", "services.nodeports": "1"}
     assert charge(service("ClusterIP"), obj, old=service("NodePort")) == []
     assert charge(service("NodePort"), obj, old=service("NodePort")) == []
-    assert charge(pod({"requests": {"cpu": "9"}}), quota({"cpu": "1"}, {"cpu": "1"}), old=pod()) == []
+    # The requests of a pod change by a resize only.
+    with pytest.raises(StatusError, match="exceeded quota: q, requested: cpu=9"):
+        charge(pod({"requests": {"cpu": "9"}}), quota({"cpu": "1"}, {"cpu": "1"}), old=pod())
+    small, large = pod({"requests": {"cpu": "1"}}), pod({"requests": {"cpu": "9"}})
+    assert charge(small, quota({"cpu": "1"}, {"cpu": "1"}), old=large) == []
 
 
 def test_quota_controller_counts_existing_objects() -> None:
@@ -280,6 +303,7 @@ WRONG = [
     ({"hard": {"cpu": "much"}}, "spec.hard[cpu]", "is not a quantity"),
     ({"scopes": ["Some"]}, "spec.scopes", "unsupported scope"),
     ({"scopes": ["BestEffort"], "hard": {"cpu": "1"}}, "spec.scopes", "unsupported scope applied to resource"),
+    ({"scopes": ["VolumeAttributesClass"], "hard": {"pods": "1"}}, "spec.scopes", "unsupported scope applied"),
     ({"scopes": ["BestEffort", "NotBestEffort"]}, "spec.scopes", "conflicting scopes"),
     ({"scopeSelector": {"matchExpressions": [{"scopeName": "Terminating", "operator": "In", "values": ["a"]}]}},
      "spec.scopeSelector.matchExpressions.operator", "must be 'Exist' only operator"),

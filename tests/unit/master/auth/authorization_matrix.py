@@ -66,7 +66,7 @@ oauth             the same user with a token of OAuth: also the group system:aut
                   self-provisioner (while the setting selfProvisioning is true) and its own tokens.
 view, edit, admin the role alone, bound in the project red, without the groups of the user. Source: the aggregated roles
                   of Kubernetes, and of OpenShift for projects, roles and reviews. As there, none has
-                  pods/ephemeralcontainers, edit has no roles, and view has no secrets.
+                  pods/ephemeralcontainers and pods/resize, edit has no roles, and view has no secrets.
 cluster-reader, cluster-admin and the roles of the section Components: the role alone, bound in the whole cluster.
 node-own          a node, of the groups system:nodes and system:authenticated, that asks for its own objects: itself,
                   its pods, and what they refer to. The node authorizer decides, and for what it does not know the

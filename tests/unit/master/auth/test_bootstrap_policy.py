@@ -18,9 +18,10 @@ NAMES_WITHOUT_A_PATH = {
     *(("", name) for name in ("users", "groups")),
     *((group, name) for group in ("", "user.openshift.io") for name in ("systemusers", "systemgroups")),
     ("authentication.k8s.io", "userextras/scopes.authorization.openshift.io"),
+    *((group, "*") for group in ("custom.metrics.k8s.io", "external.metrics.k8s.io")),
 }
-"""What roles grant by names that are no path of an API server: paths of kubelets, signers, users to impersonate, and a
-removed path.
+"""What roles grant by names that are no path of this API server: paths of kubelets, signers, users to impersonate, a
+removed path, and metrics of aggregated APIs.
 """
 
 

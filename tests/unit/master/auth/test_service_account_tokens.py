@@ -52,10 +52,17 @@ def test_token_carries_subject_and_audience() -> None:
     web = pod("web")
     reference = BoundObjectReference(kind="Pod", api_version="v1", name="web", uid=web.metadata.uid)
     token = ISSUER.sign(
-        service_account_tokens.token_claims(ROBOT, token_request(reference, audiences=("vault",)), web, NOW)
+        service_account_tokens.token_claims(ROBOT, token_request(reference, audiences=("vault",)), web, NOW, "id-1")
     )
     actual = ISSUER.verify(token, NOW)
-    assert service_account_tokens.user_from_claims(actual).name == "system:serviceaccount:red:robot"
+    user = service_account_tokens.user_from_claims(actual)
+    assert user.name == "system:serviceaccount:red:robot"
+    assert dict(user.extra) == {
+        "authentication.kubernetes.io/pod-name": ("web",),
+        "authentication.kubernetes.io/pod-uid": (web.metadata.uid,),
+        "authentication.kubernetes.io/credential-id": ("JTI=id-1",),
+    }
+    assert service_account_tokens.user_from_claims({**actual, "jti": 7}).extra == user.extra[:2]
     assert service_account_tokens.bound_objects(actual) == [
         ("ServiceAccount", "red", "robot", "uid-robot"),
         ("Pod", "red", "web", web.metadata.uid),
@@ -65,7 +72,9 @@ def test_token_carries_subject_and_audience() -> None:
 
 
 def test_token_expires() -> None:
-    token = ISSUER.sign(service_account_tokens.token_claims(ROBOT, token_request(expiration_seconds=600), None, NOW))
+    token = ISSUER.sign(
+        service_account_tokens.token_claims(ROBOT, token_request(expiration_seconds=600), None, NOW, "id")
+    )
     assert ISSUER.verify(token, NOW + datetime.timedelta(seconds=599))
     with pytest.raises(Refused, match="expired"):
         ISSUER.verify(token, NOW + datetime.timedelta(seconds=600))
@@ -74,7 +83,7 @@ def test_token_expires() -> None:
 def test_token_signed_by_another_key_is_rejected() -> None:
     other = TokenSigner(ec.generate_private_key(ec.SECP256R1()))
     with pytest.raises(Refused, match="is not signed by this server"):
-        ISSUER.verify(other.sign(service_account_tokens.token_claims(ROBOT, token_request(), None, NOW)), NOW)
+        ISSUER.verify(other.sign(service_account_tokens.token_claims(ROBOT, token_request(), None, NOW, "id")), NOW)
 
 
 @given(st.text(max_size=60) | st.lists(st.text("aB0-_", max_size=9), min_size=3, max_size=3).map(".".join))
@@ -84,7 +93,7 @@ def test_arbitrary_text_is_rejected_as_token(text: str) -> None:
 
 
 def test_token_with_incomplete_claims_is_rejected() -> None:
-    good = service_account_tokens.token_claims(ROBOT, token_request(), None, NOW)
+    good = service_account_tokens.token_claims(ROBOT, token_request(), None, NOW, "id")
     for private in (None, {}, {"namespace": "red"}, {"namespace": "red", "serviceaccount": {"name": "robot"}}):
         with pytest.raises(Refused):
             ISSUER.verify(ISSUER.sign({**good, service_account_tokens.KUBERNETES_CLAIM: private}), NOW)
@@ -101,11 +110,15 @@ WRONG = [
 @pytest.mark.parametrize(("request_", "bound"), WRONG, ids=str)
 def test_invalid_token_request_is_rejected(request_: TokenRequest, bound: Any) -> None:
     with pytest.raises(StatusError):
-        service_account_tokens.token_claims(ROBOT, request_, bound, NOW)
+        service_account_tokens.token_claims(ROBOT, request_, bound, NOW, "id")
 
 
 def test_namespace_gets_default_service_account_and_root_ca_config_map() -> None:
-    first = list(creation.default_objects([namespace("red")], [], [], "CA"))
+    def stored(*found: Any) -> Any:
+        objects = {(type(obj), obj.metadata.name, obj.metadata.namespace): obj for obj in found}
+        return lambda *key: objects.get(key)
+
+    first = list(creation.default_objects([namespace("red")], stored(), "CA"))
     objects = [obj for obj, old in first if old is None]
     assert [(obj.KIND, obj.metadata.name) for obj in objects] == [
         ("ServiceAccount", "default"),
@@ -114,8 +127,8 @@ def test_namespace_gets_default_service_account_and_root_ca_config_map() -> None
     account, config = objects
     assert isinstance(account, ServiceAccount)
     assert isinstance(config, ConfigMap)
-    assert list(creation.default_objects([namespace("red")], [account], [config], "CA")) == []
-    ((changed, old),) = creation.default_objects([namespace("red")], [account], [replace(config, data={})], "CA")
+    assert list(creation.default_objects([namespace("red")], stored(account, config), "CA")) == []
+    ((changed, old),) = creation.default_objects([namespace("red")], stored(account, replace(config, data={})), "CA")
     assert isinstance(old, ConfigMap)
     assert isinstance(changed, ConfigMap)
     assert changed.data == {"ca.crt": "CA"}

@@ -20,6 +20,7 @@ from master.admission.plugin import AdmissionPlugin, AdmissionRequest
 from master.controllers import events, expiration
 from master.controllers.actions import Create
 from master.controllers.context import Lister
+from master.controllers.pending_creates import PendingCreates
 from master.controllers.runtime import CreateQueue
 from master.controllers.workloads.pod_control import pod_from_template
 from master.resources.deployments import ReplicaSet
@@ -134,7 +135,7 @@ async def test_the_same_failure_to_create_pods_is_counted(tmp_path: Path) -> Non
         template = PodTemplateSpec(spec=PodSpec(containers=(Container(name="c", image="i"),)))
         web, other = (ReplicaSet(metadata=meta(name)) for name in ("web-5d4f", "other"))
         for owner in (web, web, other, web):
-            queue = CreateQueue(creation, lister, Transaction(storage))
+            queue = CreateQueue(creation, lister, Transaction(storage), PendingCreates())
             queue.create(Create(pod_from_template(template, owner), by="replicaset-controller"))
             await storage.write(*queue.transaction.changes)
         stored = [record.object for record in storage.list(group_resource(Event))]

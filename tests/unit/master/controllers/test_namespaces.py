@@ -13,6 +13,7 @@ from api.core.node import Namespace, NamespaceSpec
 from api.meta.types import Object
 from master.controllers.actions import Update
 from master.controllers.namespaces import reconcile
+from master.registry.aggregated_apis import NO_CONTENTS, RemoteContents
 from tests.unit.master.action_lines import NOW, lines
 from tests.unit.master.examples import meta, namespace, pod
 
@@ -42,8 +43,14 @@ def test_terminating_namespace_deletes_other_objects_at_once() -> None:
     inside, outside = (
         Event(metadata=meta(name, namespace=project)) for name, project in (("in", "red"), ("out", "blue"))
     )
-    assert actions(ending(), pod("a"), inside, outside) == ["end Pod a", "- Event in"]
-    assert actions(ending(), inside) == ["- Event in", "- Namespace red"]
+    assert actions(ending(), inside, outside) == ["- Event in", "- Namespace red"]
+
+
+def test_terminating_namespace_keeps_other_objects_while_it_has_pods() -> None:
+    assert actions(ending(), config("free"), pod("a"), config("held", "mine/x")) == ["end Pod a"]
+    assert actions(ending(), config("free"), pod("a", deleted=THEN)) == ["~ Namespace red"]
+    blue = pod("a", namespace="blue")
+    assert actions(ending(), config("free"), blue) == ["- ConfigMap free", "- Namespace red"]
 
 
 def test_terminating_namespace_waits_for_objects_with_finalizers() -> None:
@@ -91,3 +98,46 @@ def test_namespace_controller_removes_only_its_own_finalizer() -> None:
     assert change.object == ending("theirs")
     assert actions(ending("theirs")) == []
     assert actions(ending("kubernetes")) == ["- Namespace red"]
+
+
+def conditions(remote: RemoteContents | None) -> dict[str, tuple[str, str, str]]:
+    """Return the conditions of an empty namespace with contents on other servers; empty if it is not written."""
+    changes = list(reconcile([ending("kubernetes")], (), NOW, lambda _: remote))
+    if not changes:
+        return {}
+    (change,) = changes
+    assert isinstance(change, Update), change
+    assert isinstance(change.object, Namespace)
+    return {each.type: (each.status, each.reason, each.message) for each in change.object.status.conditions}
+
+
+def test_terminating_namespace_waits_for_what_other_servers_have() -> None:
+    assert lines(reconcile([ending()], (), NOW, lambda _: NO_CONTENTS)) == ["- Namespace red"]
+    assert conditions(None) == {}, "nothing is known yet"
+    found = conditions(RemoteContents((("toys.example.org", 2),), (("mine/x", 1),)))
+    assert found["NamespaceContentRemaining"][2] == (
+        "Some resources are remaining: toys.example.org has 2 resource instances"
+    )
+    assert "mine/x in 1 resource instances" in found["NamespaceFinalizersRemaining"][2]
+    stale = "toys.example.org/v1: stale GroupVersion discovery: toys.example.org/v1"
+    assert conditions(RemoteContents(discovery_failures=(stale,)))["NamespaceDeletionDiscoveryFailure"] == (
+        "True",
+        "DiscoveryFailed",
+        f"Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server APIs: {stale}",
+    )
+    assert conditions(RemoteContents(failures=("toys.example.org: refused",)))["NamespaceDeletionContentFailure"] == (
+        "True",
+        "ContentDeletionFailed",
+        "Failed to delete all resource types, 1 remaining: toys.example.org: refused",
+    )
+
+
+def test_only_namespaces_that_end_are_looked_up_elsewhere() -> None:
+    asked: list[str] = []
+
+    def remote(project: Namespace) -> RemoteContents:
+        asked.append(project.metadata.name)
+        return NO_CONTENTS
+
+    list(reconcile([ending(), namespace("blue")], (), NOW, remote))
+    assert asked == ["red"]

@@ -16,6 +16,7 @@ from master.admission.chain import AdmissionChain
 from master.admission.defaults import apply_priority
 from master.controllers.actions import Create
 from master.controllers.context import CreateBackoff, Lister
+from master.controllers.pending_creates import PendingCreates
 from master.controllers.runtime import (
     MAX_BACKOFF_SECONDS,
     MIN_BACKOFF_SECONDS,
@@ -151,7 +152,7 @@ async def test_one_pass_creates_a_part_of_many_pods(tmp_path: Path, containers: 
     try:
         context = controller_context(storage)
         creation = dataclasses.replace(context.creation, chain=AdmissionChain(()))
-        queue = CreateQueue(creation, Lister(context), Transaction(storage))
+        queue = CreateQueue(creation, Lister(context), Transaction(storage), PendingCreates())
         queue.create(Create(pod_of(containers)))
         assert (len(queue.transaction.changes), queue.is_full) == (1, False)
         for _ in range(200):

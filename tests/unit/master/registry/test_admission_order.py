@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from api.core.config import ConfigMap
 from api.core.node import Namespace
+from api.core.services import Service, ServiceSpec
 from api.meta.types import ObjectMeta
 from master import errors
 from master.admission.chain import AdmissionChain
@@ -135,3 +138,60 @@ async def test_plugins_validate_each_deletion_of_a_collection(storage: SQLiteSto
     response = await registry(storage).delete_all(request(PATH, {}))
     assert response.status == 200
     assert not list(storage.list(CONFIG_MAPS.stored_group_resource, "red"))
+
+
+@pytest.mark.parametrize("spec", [{"selector": None, "template": {"spec": {"containers": None}}}, {"selector": 1}, {}])
+async def test_status_write_needs_no_valid_spec_and_keeps_the_stored_one(
+    storage: SQLiteStorage, spec: dict[str, Any]
+) -> None:
+    path, selector = "/apis/apps/v1/namespaces/red/replicasets", {"matchLabels": {"app": "web"}}
+    template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "a", "image": "b"}]}}
+    body = {"metadata": {"name": "web"}, "spec": {"selector": selector, "template": template}}
+    await registry(storage).create(request(path, body))
+    sent = {"metadata": {"name": "web", "labels": {"a": "b"}}, "spec": spec, "status": {"replicas": 3}}
+    answer = msgspec.json.decode((await registry(storage).update(request(f"{path}/web/status", sent))).body)
+    assert answer["spec"]["selector"] == selector
+    assert (answer["status"]["replicas"], answer["metadata"]["labels"]) == (3, {"a": "b"})
+    for broken in ({"status": {"replicas": "3"}}, {"metadata": {"labels": {"a": "b c"}}}):
+        with pytest.raises(StatusError, match="is invalid"):
+            await registry(storage).update(request(f"{path}/web/status", {**sent, **broken}))
+
+
+async def test_status_write_of_an_object_that_is_no_longer_valid_succeeds(storage: SQLiteStorage) -> None:
+    stored = Service(metadata=ObjectMeta(name="web", namespace="red", uid="u"), spec=ServiceSpec(type="Other"))
+    await storage.write(put(stored))
+    path = "/api/v1/namespaces/red/services/web"
+    status = {"conditions": [{"type": "A", "status": "True", "reason": "B", "lastTransitionTime": None}]}
+    answer = msgspec.json.decode(
+        (await registry(storage).patch(request(f"{path}/status", {"status": status}, MERGE_PATCH))).body
+    )
+    assert answer["status"]["conditions"][0]["lastTransitionTime"] is None
+    with pytest.raises(StatusError, match=r"spec\.type"):
+        await registry(storage).patch(request(path, {"metadata": {"labels": {"a": "b"}}}, MERGE_PATCH))
+
+
+async def test_apply_of_what_only_defaults_have_changed_has_no_conflict(storage: SQLiteStorage) -> None:
+    path, labels = "/apis/apps/v1/namespaces/red/statefulsets", {"app": "db"}
+    claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    body: dict[str, Any] = {
+        "metadata": {"name": "db"},
+        "spec": {
+            "serviceName": "db",
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {"containers": [{"name": "a", "image": "b", "ports": [{"containerPort": 1}]}]},
+            },
+            "volumeClaimTemplates": [{"metadata": {"name": "data"}, "spec": claim}],
+        },
+    }
+    objects = registry(storage)
+    await objects.create(request(path, body))
+    apply = replace(request(f"{path}/db", body, APPLY_PATCH, fieldManager="flux"), field_manager="flux")
+    answer = msgspec.json.decode((await objects.patch(apply)).body)
+    owners = {entry["manager"]: entry["fieldsV1"]["f:spec"] for entry in answer["metadata"]["managedFields"]}
+    assert "f:volumeClaimTemplates" in owners["flux"]
+    assert "f:volumeClaimTemplates" in owners["before-first-apply"]
+    claim["resources"] = {"requests": {"storage": "2Gi"}}
+    with pytest.raises(StatusError, match=r"conflict with .*volumeClaimTemplates"):
+        await objects.patch(apply)

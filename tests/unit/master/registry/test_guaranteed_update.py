@@ -204,7 +204,7 @@ async def test_eviction_is_charged_to_the_newer_budget(storage: ContendedStorage
     web = replace(web, spec=pod().spec)
     await storage.write(put(web), put(budget(3)))
     storage.competitor = once(put(budget(2)))
-    await PodActions(storage, now).evict(
+    await PodActions(storage, now, registry(storage)).evict(
         request("/api/v1/namespaces/red/pods/web/eviction", {"metadata": {"name": "web"}})
     )
     assert stored(storage, PodDisruptionBudget, "b").status.disruptions_allowed == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,9 +16,10 @@ from api.meta.types import ObjectMeta
 from master.admission.chain import AdmissionChain
 from master.auth.authorization import Authorizer
 from master.errors import StatusError
+from master.registry.conversion import MAX_TURN_BYTES
 from master.registry.creation import ObjectCreation
-from master.registry.registry import MAX_TURN_BYTES, Registry
-from master.registry.request import Request
+from master.registry.registry import MAX_WHOLE_BODY_BYTES, Registry
+from master.registry.request import MAX_PAGE_AGE_SECONDS, Request
 from master.resources.rbac import RBAC_GROUP, RoleBinding, Subject
 from master.resources.scheme import STORED_TYPES, group_resource
 from master.server.routes import resolve_path
@@ -42,9 +43,13 @@ async def store(tmp_path: Path) -> AsyncIterator[SQLiteStorage]:
 
 
 async def listed(store: SQLiteStorage, **query: str) -> Any:
+    return await listed_later(store, 0, query)
+
+
+async def listed_later(store: SQLiteStorage, age_seconds: int, query: dict[str, str]) -> Any:
     where = resolve_path("/api/v1/namespaces")
     assert where is not None
-    creation = ObjectCreation(AdmissionChain(()), now, "")
+    creation = ObjectCreation(AdmissionChain(()), lambda: now() + timedelta(seconds=age_seconds), "")
     objects = Registry(store, creation, cast("Authorizer", None))
     actual = json.loads((await objects.list_all(Request(where, query))).body)
     return actual["metadata"], [obj["metadata"]["name"] for obj in actual["items"]]
@@ -74,6 +79,33 @@ async def test_expired_continue_token_offers_an_inconsistent_continuation(store:
     assert names == ["d", "dd"]
     assert second["resourceVersion"] == str(store.revision)
     assert (await listed(store, **{"continue": second["continue"]}))[1] == ["e", "f"]
+
+
+async def test_continue_token_expires_with_time(store: SQLiteStorage) -> None:
+    first, _ = await listed(store, limit="2")
+    second, _ = await listed_later(store, MAX_PAGE_AGE_SECONDS, {"limit": "2", "continue": first["continue"]})
+    with pytest.raises(StatusError) as refused:
+        await listed_later(store, MAX_PAGE_AGE_SECONDS + 1, {"limit": "2", "continue": second["continue"]})
+    assert refused.value.status.code == 410
+    token = refused.value.status.metadata.continue_
+    last, names = await listed_later(store, MAX_PAGE_AGE_SECONDS + 1, {"limit": "1", "continue": token})
+    assert names == ["e"]
+    assert (await listed_later(store, MAX_PAGE_AGE_SECONDS + 2, {"continue": last["continue"]}))[1] == ["f"]
+
+
+async def test_items_of_a_list_do_not_repeat_apiversion_and_kind(store: SQLiteStorage) -> None:
+    where = resolve_path("/api/v1/namespaces")
+    assert where is not None
+    registry = Registry(store, ObjectCreation(AdmissionChain(()), now, ""), cast("Authorizer", None))
+    document = json.loads((await registry.list_all(Request(where, {}))).body)
+    assert (document["apiVersion"], document["kind"]) == ("v1", "NamespaceList")
+    assert {tuple(item) for item in document["items"]} == {("metadata",)}
+    await store.write(put(Namespace(metadata=ObjectMeta(name="g", annotations={"a": "b" * MAX_WHOLE_BODY_BYTES}))))
+    parts = (await registry.list_all(Request(where, {}))).parts
+    assert json.loads(b"".join(parts))["items"][:-1] == document["items"]
+    assert len(parts) > len(document["items"])
+    (empty,) = ((await registry.list_all(Request(where, {"labelSelector": "no=one"}))).body,)
+    assert json.loads(empty)["items"] == []
 
 
 async def test_list_at_an_expired_revision_is_rejected(store: SQLiteStorage) -> None:

@@ -39,6 +39,7 @@ from master.registry.managed_fields import (
     track_update,
 )
 from master.resources.configuration import CONFIG_MAPS
+from master.resources.custom_resource_definitions import CUSTOM_RESOURCE_DEFINITIONS
 from master.resources.merge_schema import merge_schema_of
 from master.resources.namespaces import PROJECTS, Project
 from master.resources.pods import PODS
@@ -265,6 +266,18 @@ def test_apply_to_or_of_a_large_object_is_rejected(is_live: bool) -> None:
                 bounded_apply(live, applied, shape, APPLIER)
         else:
             assert bounded_apply(live, applied, shape, APPLIER).managers
+
+
+def test_values_that_are_owned_as_a_whole_count_as_one() -> None:
+    properties = {f"p{index}": {"type": "string"} for index in range(MAX_TRACKED_VALUES)}
+    version = {"name": "v1", "schema": {"openAPIV3Schema": {"type": "object", "properties": properties}}}
+    document = {"metadata": {"name": "a.b"}, "spec": {"group": "b", "versions": [version]}}
+    shape = CUSTOM_RESOURCE_DEFINITIONS.merge_schema
+    (created,) = bounded_apply({}, document, shape, APPLIER).managers
+    assert created.fields == {("f:spec", "f:group"), ("f:spec", "f:versions")}
+    live = {**document, "metadata": {"name": "a.b", "managedFields": format_managers((created,))}}
+    again = bounded_apply(live, document, shape, APPLIER)
+    assert (again.document, again.managers, again.conflicts) == (live, (created,), ())
 
 
 def with_managers(document: dict[str, Any], number: int, size: int) -> dict[str, Any]:

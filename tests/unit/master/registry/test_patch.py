@@ -10,16 +10,10 @@ from hypothesis import strategies as st
 
 from api.codec.limits import MAX_VALUES
 from api.core.pod import Pod
-from master.registry.patch import (
-    MAX_MERGED_VALUES,
-    MAX_OPERATIONS,
-    MAX_SHIFTED_ITEMS,
-    InvalidPatch,
-    json_patch,
-    merge_patch,
-)
+from master.registry.patch import MAX_MERGED_VALUES, merge_patch
 from master.registry.patch import strategic_merge_patch as strategic_by_shape
 from master.resources.merge_schema import OPEN, MergeKind, MergeSchema, merge_schema_of
+from master.serialization.json_patch import MAX_OPERATIONS, MAX_SHIFTED_ITEMS, InvalidPatch, json_patch
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "a", "b"]),

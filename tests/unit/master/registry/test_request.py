@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from master.errors import StatusError
-from master.registry.request import check_verb
+from master.registry.request import check_verb, request_seconds
 from master.request_info import RequestInfo
 from master.resources.configuration import CONFIG_MAPS
 from master.resources.nodes import NODES
@@ -74,3 +74,15 @@ def test_update_needs_a_name(verb: str) -> None:
 def test_read_only_resource_has_no_usual_status_subresource() -> None:
     assert NODES.subresource("status") is not None
     assert replace(NODES, verbs=READ_VERBS).subresource("status") is None
+
+
+@pytest.mark.parametrize("text", ["", "0", "34s", "1h2m3.5s", "-1ms", ".5m", "300us"])
+def test_timeout_is_a_duration(text: str) -> None:
+    request_seconds({"timeout": text})
+
+
+@pytest.mark.parametrize("text", ["bogus", "34", "1d", "s", "1 s", "1s" * 40, "\u0661s"])
+def test_timeout_that_is_no_duration_is_rejected(text: str) -> None:
+    with pytest.raises(StatusError, match="invalid timeout specified in the request URL") as caught:
+        request_seconds({"timeout": text})
+    assert caught.value.status.code == 400

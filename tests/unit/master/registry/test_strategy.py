@@ -349,3 +349,27 @@ def test_at_most_100_errors_of_an_object_are_reported(containers: list[Any]) -> 
     status = caught.value.status
     assert (status.code, status.details is not None and len(status.details.causes)) == (422, 100)
     assert status.message.endswith(", more errors that are not listed]")
+
+
+def test_duplicate_fields_are_treated_as_unknown_fields() -> None:
+    where = resolve_path("/api/v1/namespaces/red/pods")
+    assert where is not None
+    sentence = 'duplicate field "spec.hostNetwork"'
+    decoded = decode_object(where, TWO_UNKNOWN, "Warn", duplicates=(sentence,))
+    assert decoded.warnings[2:] == (sentence,)
+    assert decode_object(where, GOOD, "Ignore", duplicates=(sentence,)).warnings == ()
+    with pytest.raises(StatusError) as caught:
+        decode_object(where, GOOD, "Strict", duplicates=(sentence,))
+    message = 'Pod in version "v1" cannot be handled as a Pod: strict decoding error: ' + sentence
+    assert (caught.value.status.code, caught.value.status.message) == (400, message)
+
+
+def test_deletion_that_waits_increments_the_generation_once() -> None:
+    def marked(kind: str, obj: Any) -> Any:
+        return prepare_delete(BY_KIND[kind], obj, DeleteOptions(), datetime(2026, 1, 1, tzinfo=UTC))
+
+    held = Pod(metadata=meta("web", namespace="red", generation=3, finalizers=("example.com/wait",)))
+    once = marked("Pod", held)
+    assert (once.metadata.generation, marked("Pod", once).metadata.generation) == (4, 4)
+    without = replace(held, metadata=replace(held.metadata, generation=0))
+    assert marked("ConfigMap", without).metadata.generation == 0

@@ -55,6 +55,28 @@ def egress(**rule: Any) -> dict[str, Any]:
     return {"spec": {"egress": [{"type": "Deny", "to": {"cidrSelector": "10.0.0.0/8"}} | rule]}}
 
 
+PARENT = {"resource": "services", "namespace": "red", "name": "web"}
+
+
+RESOURCE_RULE = {"verbs": ["*"], "apiGroups": [""], "resources": ["pods"], "namespaces": ["red"]}
+
+
+FLOW_RULE: dict[str, Any] = {
+    "subjects": [{"kind": "ServiceAccount", "serviceAccount": {"namespace": "red", "name": "*"}}],
+    "resourceRules": [RESOURCE_RULE],
+    "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": ["/healthz"]}],
+}
+
+
+def flow_schema(**spec: Any) -> dict[str, Any]:
+    return {"spec": {"priorityLevelConfiguration": {"name": "low"}, "rules": [FLOW_RULE], **spec}}
+
+
+def priority_level(**queuing: Any) -> dict[str, Any]:
+    response = {"type": "Queue", "queuing": {"queues": 64, **queuing}}
+    return {"spec": {"type": "Limited", "limited": {"limitResponse": response}}}
+
+
 TARGET = {"kind": "Deployment", "name": "d", "apiVersion": "apps/v1"}
 
 
@@ -103,6 +125,9 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
     ("ingressclasses", {"spec": {"controller": "example.org/ingress", "parameters": {
         "kind": "Lane", "name": "a", "apiGroup": "example.org", "scope": "Namespace", "namespace": "red"}}}),
     ("servicecidrs", {"spec": {"cidrs": ["172.30.0.0/16"]}}),
+    ("ipaddresses", {"metadata": {"name": "fd00::5"}, "spec": {"parentRef": PARENT}}),
+    ("flowschemas", flow_schema(matchingPrecedence=9, distinguisherMethod={"type": "ByUser"})),
+    ("prioritylevelconfigurations", priority_level(handSize=9, queueLengthLimit=5)),
     ("egressnetworkpolicies", egress()),
     ("egressnetworkpolicies", egress(type="Allow", to={"dnsName": "example.org"})),
     ("horizontalpodautoscalers", scaler(CPU, QUEUE, HITS, minReplicas=2)),

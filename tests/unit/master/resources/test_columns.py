@@ -63,9 +63,14 @@ SHOWN = {
         "Name!|AttachRequired?|PodInfoOnMount?|StorageCapacity?|TokenRequests|RequiresRepublish?|Modes|Age",
     "csinodes.storage.k8s.io": "Name!|Drivers#|Age",
     "events.events.k8s.io": "Last Seen|Type|Reason|Object|Subobject*|Source*|Message|First Seen*|Count*|Name!*",
+    "flowschemas.flowcontrol.apiserver.k8s.io":
+        "Name!|PriorityLevel|MatchingPrecedence|DistinguisherMethod|Age|MissingPL",
     "ingressclasses.networking.k8s.io": "Name!|Controller|Parameters|Age",
+    "ipaddresses.networking.k8s.io": "Name!|ParentRef|Age",
     "podtemplates": "Name!|Containers|Images|Pod Labels",
     "priorityclasses.scheduling.k8s.io": "Name!|Value#|Global-Default?|Age|PreemptionPolicy",
+    "prioritylevelconfigurations.flowcontrol.apiserver.k8s.io":
+        "Name!|Type|NominalConcurrencyShares|Queues|HandSize|QueueLengthLimit|Age",
     "runtimeclasses.node.k8s.io": "Name!|Handler|Age",
     "servicecidrs.networking.k8s.io": "Name!|CIDRs|Age",
 }  # fmt: skip

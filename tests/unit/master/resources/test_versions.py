@@ -15,7 +15,7 @@ from api.core.pod import Container, EnvVar, Pod, PodSpec, PodStatus
 from api.meta.selectors import LabelSelector
 from api.meta.types import Condition, ObjectReference
 from api.validation.registry import decode
-from master.registry.registry import convert_event, convert_record
+from master.registry.conversion import convert_event, convert_record
 from master.resources import BUILTIN
 from master.resources.autoscaling import HORIZONTAL_POD_AUTOSCALERS_V1 as V1
 from master.resources.autoscaling import METRICS_ANNOTATION as METRICS_NOTE

@@ -16,7 +16,7 @@ YAML_TYPES = ["application/yaml", "application/apply-patch+yaml"]
 
 
 def decode(content_type: str, body: bytes) -> Any:
-    return decode_body("patch" in content_type, content_type, body)
+    return decode_body("patch" in content_type, content_type, body).document
 
 
 def error(content_type: str, body: bytes) -> tuple[int, str]:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import re
+import threading
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec import inspect
 
+from master import errors
+from master.apiextensions.conversion import Conversions
+from master.apiextensions.custom_resources import build_kind
+from master.apiextensions.definitions import read_definition
 from master.resources import BUILTIN
-from master.resources.scheme import SERVED
+from master.resources.group_resource import GroupResource
+from master.resources.scheme import BUILTIN_SCHEME, SERVED, Scheme
 from master.server import openapi
 
 DOCUMENTS = sorted({f"apis/{kind.group}/{kind.version}" if kind.group else f"api/{kind.version}" for kind in SERVED})
@@ -25,8 +32,49 @@ def document(path: str) -> dict[str, Any]:
     return actual
 
 
-def test_openapi_index_lists_every_document() -> None:
-    assert list(openapi.index()["paths"]) == DOCUMENTS
+async def test_openapi_index_lists_every_document() -> None:
+    assert list((await openapi.OpenAPIDocuments(BUILTIN_SCHEME).index())["paths"]) == DOCUMENTS
+
+
+async def test_documents_of_custom_kinds_are_built_in_a_thread_and_kept_until_a_definition_changes() -> None:
+    data = msgspec.json.encode(
+        {
+            "metadata": {"name": "lamps.example.com", "uid": "u", "generation": 1},
+            "spec": {
+                "group": "example.com",
+                "names": {"plural": "lamps", "kind": "Lamp"},
+                "versions": [{"name": "v1", "served": True, "storage": True}],
+            },
+        }
+    )
+    threads: list[threading.Thread] = []
+
+    def load() -> bytes:
+        threads.append(threading.current_thread())
+        if is_deleted_by is not None and threading.current_thread() is not threading.main_thread():
+            asyncio.run_coroutine_threadsafe(delete(), is_deleted_by).result()
+            raise errors.path_not_found()
+        return data
+
+    async def delete() -> None:
+        scheme.unpublish(GroupResource("example.com", "lamps"))
+
+    is_deleted_by: asyncio.AbstractEventLoop | None = None
+
+    scheme = Scheme()
+    scheme.publish(build_kind(read_definition(data), load, Conversions()))
+    threads.clear()
+    documents = openapi.OpenAPIDocuments(scheme)
+    found = await asyncio.gather(*(documents.content("apis/example.com/v1") for _ in range(3)))
+    assert found[0] is found[1] is found[2]
+    assert b"com.example.v1.Lamp" in (found[0] or b"")
+    assert len(threads) == 1
+    assert b"com.example.v1.Lamp" in await documents.v2_json()
+    assert threading.main_thread() not in threads
+    scheme.publish(build_kind(read_definition(data), load, Conversions()))
+    assert await documents.content("apis/example.com/v1") is not found[0]
+    is_deleted_by = asyncio.get_running_loop()
+    assert b"Lamp" not in await openapi.OpenAPIDocuments(scheme).v2_json()
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
@@ -82,6 +130,7 @@ def test_openapi_lists_have_merge_keys_and_maps_value_types() -> None:
     spec = schemas["PodSpec"]["properties"]
     assert spec["containers"] == {
         "type": "array",
+        "description": "A container of a pod.",
         "items": {"allOf": [{"$ref": "#/components/schemas/Container"}]},
         "x-kubernetes-list-type": "map",
         "x-kubernetes-list-map-keys": ["name"],
@@ -100,7 +149,21 @@ def test_openapi_field_description_comes_from_its_type() -> None:
     port = "`targetPort` is a number, or the name of a port of the pods; 0 means the same as `port`."
     assert schemas["ServicePort"]["properties"]["targetPort"]["description"] == port
     assert schemas["EphemeralContainer"]["properties"]["tty"]["description"] == "`tty` gives the program a terminal."
-    assert "description" not in schemas["PodSpec"]["properties"]["containers"]
+    assert schemas["PodSpec"]["properties"]["containers"]["description"] == "A container of a pod."
+    resources = "The resources of a container."
+    assert schemas["Container"]["properties"]["resources"]["description"] == resources
+
+
+@pytest.mark.parametrize("path", DOCUMENTS)
+def test_openapi_has_no_empty_lists_and_maps(path: str) -> None:
+    """Suites compare a document with what a client in Go encodes of it, which has none. Empty schemas are kept."""
+
+    def empty_parts(value: Any, where: str) -> list[str]:
+        children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+        own = [where] if value in ([], {}) and not where.endswith(".schema") else []
+        return own + [found for key, child in children for found in empty_parts(child, f"{where}.{key}")]
+
+    assert empty_parts(document(path), "") == []
 
 
 @pytest.mark.parametrize("path", DOCUMENTS)
@@ -114,10 +177,11 @@ def test_openapi_type_names_are_unique(path: str) -> None:
 
 
 def test_internal_resources_are_not_in_openapi() -> None:
-    paths = document("apis/networking.k8s.io/v1")["paths"]
-    assert "post" in paths["/apis/networking.k8s.io/v1/ingressclasses"]
-    assert paths["/apis/networking.k8s.io/v1/servicecidrs"].keys() == {"parameters", "get", "delete"}
-    assert paths["/apis/networking.k8s.io/v1/ipaddresses/{name}"].keys() == {"parameters", "get"}
+    paths = document("apis/podlane.io/v1")["paths"]
+    namespaced = "/apis/podlane.io/v1/namespaces/{namespace}/podaddresses"
+    assert "post" in paths["/apis/podlane.io/v1/nodequeries"]
+    assert paths[namespaced].keys() == {"parameters", "get"}
+    assert paths[f"{namespaced}/{{name}}"].keys() == {"parameters", "get"}
 
 
 def test_openapi_of_an_unknown_group_is_not_found() -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from api.core.node import Namespace
-from api.meta.types import ObjectMeta
+from api.core.services import Service, ServiceStatus
+from api.meta.types import ObjectMeta, StatusCondition
 from master.resources.scheme import STORED_TYPES, group_resource
 from master.storage.interface import Compacted, Key, Record
 from master.storage.revision_log import RevisionLog
@@ -113,3 +114,16 @@ async def test_other_store_format_and_second_master_are_rejected(tmp_path: Path)
     journal.close()
     with pytest.raises(Refused, match="has format 99; this master reads format 2 and migrates format 1"):
         await reopened(tmp_path)
+
+
+async def test_time_that_is_an_empty_text_is_null_after_reopening(tmp_path: Path) -> None:
+    condition = StatusCondition(type="Ready", status="True", last_transition_time="")
+    service = Service(metadata=ObjectMeta(name="web", namespace="shop"), status=ServiceStatus(conditions=(condition,)))
+    store = await reopened(tmp_path)
+    await store.write(put(service))
+    await store.close()
+    store = await reopened(tmp_path)
+    (record,) = store.list(group_resource(Service))
+    await store.close()
+    assert b'"lastTransitionTime":null' in record.data
+    assert record.object.status.conditions[0].last_transition_time is None

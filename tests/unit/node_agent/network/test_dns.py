@@ -40,6 +40,7 @@ LAN = parse_resolv_conf(
         ("  {hostname: shop, subdomain: shops, setHostnameAsFQDN: true}", "shop.shops.red.svc.cluster.local"),
         ("  setHostnameAsFQDN: true", "web"),
         ("  hostNetwork: true", ""),
+        ("  {hostname: shop, subdomain: shops, hostnameOverride: front.example}", "front.example"),
     ],
 )
 def test_pod_hostname_and_domain_follow_its_spec(spec: str, name: str) -> None:

@@ -30,7 +30,14 @@ ADDRESS = IPv4Address("192.0.2.1")
 NODE = NodePorts(
     addresses=frozenset({ADDRESS, IPv4Address("10.128.0.1")}),
     reserved=frozenset(map(PortRange.parse, ("53/udp", "53/tcp", "4789/udp", "10250/tcp", "30000-32767/tcp"))),
-    listeners=frozenset({Listener("tcp", None, 22), Listener("tcp", ADDRESS, 8443), Listener("udp", ADDRESS, 123)}),
+    listeners=frozenset(
+        {
+            Listener("tcp", None, 22),
+            Listener("tcp", ADDRESS, 8443),
+            Listener("udp", ADDRESS, 123),
+            Listener("tcp", IPv4Address("127.0.0.1"), 5432),
+        }
+    ),
 )
 
 
@@ -61,6 +68,10 @@ table ip podlane-hostports {
 		type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service
 		elements = { 192.0.2.1 . tcp . 80 : 10.128.0.3 . 80 }
 	}
+	map loopback_ports {
+		type inet_proto . inet_service : ipv4_addr . inet_service
+		elements = { tcp . 8080 : 10.128.0.2 . 80, udp . 54 : 10.128.0.2 . 53 }
+	}
 	map ports {
 		type inet_proto . inet_service : ipv4_addr . inet_service
 		elements = { tcp . 8080 : 10.128.0.2 . 80, udp . 54 : 10.128.0.2 . 53 }
@@ -74,10 +85,15 @@ table ip podlane-hostports {
 	}
 	chain output {
 		type nat hook output priority -100; policy accept;
-		ip daddr 127.0.0.0/8 return
 		fib daddr type != local return
 		dnat ip to ip daddr . meta l4proto . th dport map @bound_ports
+		ip daddr 127.0.0.0/8 dnat ip to meta l4proto . th dport map @loopback_ports
+		ip daddr 127.0.0.0/8 return
 		dnat ip to meta l4proto . th dport map @ports
+	}
+	chain postrouting {
+		type nat hook postrouting priority srcnat; policy accept;
+		ip saddr 127.0.0.0/8 ip daddr != 127.0.0.0/8 ct status dnat masquerade
 	}
 }
 """
@@ -103,7 +119,9 @@ def test_ruleset_is_empty_without_ports(pod: Pod) -> None:
         ("hostPort: 80, hostIP: 192.0.2.9", {}, "hostIP is 192.0.2.9; an IPv4 address of this node"),
         ("hostPort: 80, hostIP: 'fd00::1'", {}, "hostIP is 'fd00::1'; an IPv4 address"),
         ("hostPort: 80, hostIP: '::'", {}, "hostIP is '::'; an IPv4 address"),
-        ("hostPort: 80, hostIP: 127.0.0.1", {}, "except for loopback"),
+        ("hostPort: 5432, hostIP: 127.0.0.1", {}, "a program of the node listens"),
+        ("hostPort: 22, hostIP: 127.0.0.1", {}, "a program of the node listens"),
+        ("hostPort: 10250, hostIP: 127.0.0.1", {}, "the node itself needs this port"),
         ("hostPort: 80", {"host_ip": "1.1.1.1 } ; flush ruleset"}, "hostIP is '1.1.1.1 } ; flush ruleset'"),
         ("hostPort: 80", {"protocol": "tcp } ;"}, "TCP, UDP or SCTP is accepted"),
         ("hostPort: 80", {"host_port": 70000}, "ports from 1 to 65535"),
@@ -137,6 +155,10 @@ def test_bad_port_is_skipped_and_all_others_are_opened(port: str, fields: dict[s
         "hostPort: 80, hostIP: 0.0.0.0",
         "hostPort: 80, hostIP: 10.128.0.1",
         "hostPort: 8443, hostIP: 10.128.0.1",
+        "hostPort: 8443, hostIP: 127.0.0.1",
+        "hostPort: 5432, hostIP: 192.0.2.1",
+        "hostPort: 5432, hostIP: 127.0.0.2",
+        "hostPort: 5432",
         "hostPort: 10250, protocol: UDP",
         "hostPort: 29999",
         "hostPort: 32768",
@@ -146,6 +168,13 @@ def test_ports_next_to_those_of_the_node_are_opened(port: str) -> None:
     assert not compile_host_ports([published("web", f"[{{containerPort: 80, {port}}}]")], NODE).skipped
 
 
+def test_program_at_a_loopback_address_keeps_its_port_there() -> None:
+    web = published("web", "[{containerPort: 80, hostPort: 5432}, {containerPort: 81, hostPort: 81}]")
+    ruleset = compile_host_ports([web], NODE).ruleset
+    every = "elements = { tcp . 5432 : 10.128.0.2 . 80, tcp . 81 : 10.128.0.2 . 81 }"
+    assert (ruleset.count(every), ruleset.count("elements = { tcp . 81 : 10.128.0.2 . 81 }")) == (1, 1)
+
+
 def test_pod_whose_address_is_no_ipv4_address_opens_no_port() -> None:
     for address in ("fd00::2", "10.128.0.2 }"):
         desired = compile_host_ports([published("web", "[{containerPort: 80, hostPort: 80}]", address)], NODE)
@@ -153,7 +182,7 @@ def test_pod_whose_address_is_no_ipv4_address_opens_no_port() -> None:
         assert len(desired.skipped) == 1
 
 
-def test_listeners_are_sockets_that_other_hosts_reach() -> None:
+def test_listeners_are_sockets_that_ipv4_clients_reach() -> None:
     heading = "  sl  local_address rem_address   st tx_queue\n"
     tcp = heading + "".join(
         f"   {index}: {local} 00000000:0000 {state} 00000000:00000000\n"
@@ -162,7 +191,14 @@ def test_listeners_are_sockets_that_other_hosts_reach() -> None:
         )
     )
     transient = PortRange("udp", 32768, 60999)
-    assert set(parse_listeners("tcp", tcp, transient)) == {Listener("tcp", None, 22), Listener("tcp", ADDRESS, 8443)}
+    at_loopback = Listener("tcp", IPv4Address("127.0.0.1"), 10249)
+    assert set(parse_listeners("tcp", tcp, transient)) == {
+        Listener("tcp", None, 22),
+        Listener("tcp", ADDRESS, 8443),
+        at_loopback,
+    }
+    assert at_loopback.is_at_loopback
+    assert not Listener("tcp", None, 22).is_at_loopback
     rest = "00000000000000000000000000000000:0000 0A 00000000:00000000\n"
     tcp6 = heading + "".join(
         f"   {index}: {local} {rest}"
@@ -188,9 +224,8 @@ def test_own_sockets_are_read_from_the_kernel() -> None:
         for each in (listening, loopback):
             each.listen()
         found = read_node_ports(frozenset())
-        ports = {listener.port for listener in found.listeners if listener.protocol == "tcp"}
-        assert listening.getsockname()[1] in ports
-        assert loopback.getsockname()[1] not in ports
+        assert Listener("tcp", None, listening.getsockname()[1]) in found.listeners
+        assert Listener("tcp", IPv4Address("127.0.0.1"), loopback.getsockname()[1]) in found.listeners
     assert not any(address.is_loopback for address in found.addresses)
 
 

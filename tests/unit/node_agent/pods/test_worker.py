@@ -14,10 +14,12 @@ import pytest
 from msgspec.structs import replace
 
 from api.core.config import Secret
+from api.core.pod import ContainerResizePolicy, Pod
 from api.meta.types import ObjectMeta
 from api.validation.static_pods import from_api_server
 from node_agent.host import etc_hosts_path
 from node_agent.images.credentials import Credential
+from node_agent.pods.resize import PendingResize
 from node_agent.pods.worker import gather_both
 from node_agent.runtime.spec import ContainerConfig
 from reconcile.errors import NotReady, Refused
@@ -536,3 +538,107 @@ async def test_cancelled_gather_both_cancels_both() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert ended == [True, True]
+
+
+SMALL = make_pod(
+    """[{name: main, image: toolbox, imagePullPolicy: IfNotPresent,
+      resources: {requests: {cpu: 100m, memory: 64Mi}, limits: {cpu: 200m, memory: 64Mi}}}]"""
+)
+
+
+def with_cpu(pod: Pod, request: str, limit: str, policy: str = "NotRequired") -> Pod:
+    """Return the pod after a resize of its CPU."""
+    container = pod.spec.containers[0]
+    resources = replace(
+        container.resources,
+        requests={**container.resources.requests, "cpu": request},
+        limits={**container.resources.limits, "cpu": limit},
+    )
+    policies = (ContainerResizePolicy(resource_name="cpu", restart_policy=policy),)
+    container = replace(container, resources=resources, resize_policy=policies)
+    return replace(pod, spec=replace(pod.spec, containers=(container,)))
+
+
+def limits_of(host: FakeHost) -> tuple[str, str]:
+    """Return the CPU limit in the status, and the CPU request that is allocated."""
+    (status,) = host.status.container_statuses
+    assert status.resources is not None
+    return str(status.resources.limits["cpu"]), str(status.allocated_resources["cpu"])
+
+
+def resize_conditions(host: FakeHost) -> list[tuple[str, str, str]]:
+    return [
+        (condition.type, condition.reason, condition.message)
+        for condition in host.status.conditions
+        if "Resize" in condition.type
+    ]
+
+
+@pytest.mark.parametrize("cpu", ["300m", "50m"])
+async def test_resize_changes_the_running_container_and_its_status(tmp_path: Path, cpu: str) -> None:
+    async with fake_host(tmp_path / "host") as host:
+        await host.live(SMALL, lambda: host.status.phase == "Running")
+        (before,) = host.docker.find("main")
+        await host.live(
+            with_cpu(SMALL, cpu, cpu), lambda: bool(host.status.container_statuses) and limits_of(host) == (cpu, cpu)
+        )
+        (after,) = host.docker.find("main")
+        assert (after.id, after.running, after.restart_count) == (before.id, True, 0)
+        assert after.resources is not None
+        assert after.resources.cpu_quota == int(cpu.removesuffix("m")) * 100
+        assert after.resources.memory == 64 << 20
+        assert resize_conditions(host) == []
+
+
+async def test_resize_restarts_a_container_whose_policy_says_so(tmp_path: Path) -> None:
+    async with fake_host(tmp_path / "host") as host:
+        pod = with_cpu(SMALL, "100m", "200m", "RestartContainer")
+        pod = replace(pod, spec=replace(pod.spec, termination_grace_period_seconds=0))
+        await host.live(pod, lambda: host.status.phase == "Running")
+        resized = with_cpu(pod, "300m", "400m", "RestartContainer")
+        await host.live(
+            resized,
+            lambda: (
+                bool(host.status.container_statuses)
+                and host.status.container_statuses[0].restart_count == 1
+                and limits_of(host) == ("400m", "300m")
+            ),
+        )
+        running = host.docker.running("main")
+        assert running is not None
+        assert host.docker.spec_of(running).cpu_quota == 40_000
+
+
+@pytest.mark.parametrize("reason", ["Deferred", "Infeasible"])
+async def test_resize_without_room_changes_nothing_until_there_is_room(tmp_path: Path, reason: str) -> None:
+    async with fake_host(tmp_path / "host") as host:
+        await host.live(SMALL, lambda: host.status.phase == "Running")
+        host.resize_rejection = PendingResize(reason, "no room")
+        large = with_cpu(SMALL, "3", "4")
+        await host.live(large, lambda: bool(resize_conditions(host)))
+        assert resize_conditions(host) == [("PodResizePending", reason, "no room")]
+        assert limits_of(host) == ("200m", "100m")
+        (held,) = host.docker.find("main")
+        assert held.resources is not None
+        assert held.resources.cpu_quota == 20_000
+        host.resize_rejection = None
+        await host.live(large, lambda: limits_of(host) == ("4", "3"))
+        assert resize_conditions(host) == []
+
+
+async def test_resize_that_docker_refuses_is_in_progress_with_the_error(tmp_path: Path) -> None:
+    async with fake_host(tmp_path / "host") as host:
+        await host.live(SMALL, lambda: host.status.phase == "Running")
+        container = SMALL.spec.containers[0]
+        resources = replace(
+            container.resources,
+            limits={**container.resources.limits, "memory": "1Mi"},
+            requests={**container.resources.requests, "memory": "1Mi"},
+        )
+        tiny = replace(SMALL, spec=replace(SMALL.spec, containers=(replace(container, resources=resources),)))
+        await host.live(tiny, lambda: any(reason == "Error" for _, reason, _ in resize_conditions(host)))
+        ((name, _, message),) = resize_conditions(host)
+        assert (name, message) == ("PodResizeInProgress", "Docker: Minimum memory limit allowed is 6MB")
+        (status,) = host.status.container_statuses
+        assert status.resources is not None
+        assert status.resources.limits["memory"] == "64Mi"

@@ -52,6 +52,7 @@ class Master:
     def __init__(self, stored: LocalVolume, listed: LocalVolume) -> None:
         self.stored = stored
         self.listed = listed
+        self.is_away = False
         self.reads = 0
         self.reports: list[LocalVolumeStatus] = []
 

@@ -48,6 +48,7 @@ def port_sets(draw: st.DrawFn) -> dict[ServicePortName, ServicePortInfo]:
             cluster_endpoints=draw(endpoints),
             external_endpoints=draw(endpoints),
             external_policy_local=draw(st.booleans()),
+            health_port=draw(st.sampled_from((0, 30100 + number))),
             affinity_timeout_seconds=draw(st.sampled_from((0, 10800))),
         )
     return port_set

@@ -115,6 +115,7 @@ def test_every_drop_flow_has_a_reason_and_no_other_flow_does() -> None:
         ("table=40,priority=50,ip,nw_dst=172.30.0.0/16", DropReason.NO_SERVICE, CookieCategory.NODE),
         ("table=40,priority=50,ip,nw_dst=224.0.0.0/4", DropReason.MULTICAST_DISABLED, CookieCategory.NODE),
         ("table=40,priority=50,ip,nw_dst=255.255.255.255", DropReason.BROADCAST, CookieCategory.NODE),
+        ("table=40,priority=50,ip,nw_dst=127.0.0.0/8", DropReason.LOOPBACK, CookieCategory.NODE),
         (
             "table=70,priority=100,ip,reg0=0xb,nw_dst=224.0.0.0/4",
             DropReason.NO_MULTICAST_RECEIVER,

@@ -7,9 +7,16 @@ from ipaddress import IPv4Address
 
 from hypothesis import given
 
-from sdn.model.flow import Ct, Flow, FlowSet, Goto, GroupAction, Learn
-from sdn.model.match import ETH_TYPE, IN_PORT, IP_PROTO, IP_SRC, REG0
-from sdn.model.service_port import EndpointInfo, Protocol, ServicePortChange, ServicePortInfo, ServicePortName
+from sdn.model.flow import Ct, Flow, FlowSet, Goto, GroupAction, Learn, Output
+from sdn.model.match import ETH_TYPE, IN_PORT, IP_PROTO, IP_SRC, REG0, ct_state, ip
+from sdn.model.service_port import (
+    EndpointInfo,
+    Protocol,
+    ProxyMode,
+    ServicePortChange,
+    ServicePortInfo,
+    ServicePortName,
+)
 from sdn.pipeline.compiler import compile_flows
 from sdn.pipeline.flows import is_service_flow
 from sdn.pipeline.service import GROUP_HASH_SLOTS, MAX_USED_OUTSIDE, ServiceFlows, service_node_flows
@@ -46,6 +53,18 @@ def test_service_flows_are_unique_and_refer_to_existing_groups(
     assert used == groups
 
 
+def test_flow_of_established_connections_shares_its_priority_with_no_flow_that_may_match_their_packets() -> None:
+    """The endpoint of a connection outside of the cluster may be an external IP and port of a service."""
+    port = replace(web(), external_ips=(IPv4Address("172.29.0.1"),))
+    flows = ServiceFlows(NODE).sync([port]).flows | service_node_flows(CLUSTER, NODE)
+    in_table = [flow for flow in flows if flow.table == Table.SERVICE_LB]
+    (established,) = [flow for flow in in_table if flow.match == ip() & ct_state("est")]
+    frontends = [flow for flow in in_table if "nw_dst=172.29.0.1," in str(flow.match)]
+    assert frontends
+    assert all(flow.priority < established.priority for flow in frontends)
+    assert [flow for flow in in_table if flow.priority == established.priority] == [established]
+
+
 @given(port_sets())
 def test_service_flows_admit_only_the_services_vnid_and_vnid_0(ports: dict[ServicePortName, ServicePortInfo]) -> None:
     for port in ports.values():
@@ -80,7 +99,7 @@ def test_endpoints_at_nodes_are_open_to_the_pods_of_their_services_until_the_las
 
 
 def _leads_on(flow: Flow) -> bool:
-    return any(isinstance(action, GroupAction | Ct | Goto) for action in flow.actions)
+    return any(isinstance(action, GroupAction | Ct | Goto | Output) for action in flow.actions)
 
 
 def test_endpoint_change_changes_one_group_and_the_flow_of_the_endpoint() -> None:
@@ -139,10 +158,57 @@ def test_packet_depends_on_ports_only_if_its_sender_may_be_an_endpoint(
             assert FROM_ENDPOINT in fields
 
 
-def test_external_traffic_policy_local_does_not_restrict_pods() -> None:
-    port = web("10.128.2.2", "10.128.2.3")
-    local = replace(port, external_endpoints=(), external_policy_local=True)
-    assert ServiceFlows(NODE).sync([local]) == ServiceFlows(NODE).sync([port])
+def service_lb_flows(port: ServicePortInfo, mode: ProxyMode = ProxyMode.NFTABLES) -> list[str]:
+    """Return the flows of SERVICE_LB for clients with the VNID of the service."""
+    flows = (flow for flow in ServiceFlows(NODE, mode).sync([port]).flows if flow.table == Table.SERVICE_LB)
+    return sorted(str(flow).partition("table=21,")[2] for flow in flows if "reg0=0xa" in str(flow))
+
+
+AT_CLUSTER_IP = "priority=200,ip,reg0=0xa,nw_dst=172.30.0.1,nw_proto=6,tcp_dst=80,ct_state=+new+trk"
+AT_NODES = "ip,reg0=0xa,reg2=0x1,nw_proto=6,tcp_dst=30080,ct_state=+new+trk"
+AT_OWN_NODE = f"ip,reg0=0xa,reg2=0x1,nw_dst={NODE.address},nw_proto=6,tcp_dst=30080,ct_state=+new+trk"
+TO_GATEWAY = "set_field:0a:58:0a:80:00:01->eth_dst,output:2"
+PERMITTED_TO_GATEWAY = f"set_field:0a:58:00:00:00:00->eth_src,{TO_GATEWAY}"
+
+
+def test_external_traffic_policy_local_sends_pods_to_the_node_whose_port_they_call() -> None:
+    cluster = replace(web("10.128.2.2"), node_port=30080)
+    local = replace(cluster, external_endpoints=(), external_policy_local=True)
+    dnat = "ct(commit,table=40,zone=1,nat(dst=10.128.2.2:8080))"
+    everywhere, at_cluster_ip = f"priority=200,{AT_NODES} actions={dnat}", f"{AT_CLUSTER_IP} actions={dnat}"
+    assert service_lb_flows(cluster) == sorted([everywhere, at_cluster_ip])
+    at_own_node = f"priority=200,{AT_OWN_NODE} actions={dnat}"
+    at_others = f"priority=100,{AT_NODES} actions={PERMITTED_TO_GATEWAY}"
+    assert service_lb_flows(local) == sorted([at_own_node, at_others, at_cluster_ip])
+    without_endpoints = replace(local, internal_endpoints=(), cluster_endpoints=())
+    refused = f"priority=200,{AT_NODES} actions={TO_GATEWAY}"
+    assert service_lb_flows(without_endpoints) == sorted([refused, f"{AT_CLUSTER_IP} actions={TO_GATEWAY}"])
+
+
+def test_userspace_proxy_gets_no_connection_to_another_node_with_external_traffic_policy_local() -> None:
+    local = replace(web("10.128.2.2"), node_port=30080, external_endpoints=(), external_policy_local=True)
+    at_own_node = f"priority=200,{AT_OWN_NODE} actions={TO_GATEWAY}"
+    at_others = f"priority=100,{AT_NODES} actions={PERMITTED_TO_GATEWAY}"
+    at_cluster_ip = f"{AT_CLUSTER_IP} actions={TO_GATEWAY}"
+    assert service_lb_flows(local, ProxyMode.USERSPACE) == sorted([at_own_node, at_others, at_cluster_ip])
+
+
+def test_health_checks_are_open_to_the_pods_of_their_service_until_its_last_port_goes() -> None:
+    first = replace(web("10.128.2.2"), health_port=30100)
+    second = replace(first, key=replace(first.key, port_name="second"), cluster_ip=None, node_port=0)
+    match = "priority=200,ip,reg0=0xa,reg2=0x1,nw_proto=6,tcp_dst=30100,ct_state=+new+trk"
+    expected = f"{match} actions={PERMITTED_TO_GATEWAY}"
+    assert service_lb_flows(second) == [expected]
+    service_flows = ServiceFlows(NODE)
+    service_flows.sync([first, second])
+
+    def is_open() -> bool:
+        return any(match in str(flow) for flow in service_flows.all().flows)
+
+    service_flows.update(ServicePortChange((first,)))
+    assert is_open()
+    service_flows.update(ServicePortChange((second,)))
+    assert not is_open()
 
 
 def test_group_hash_slots_are_spread_evenly_over_endpoints() -> None:

@@ -48,6 +48,13 @@ def test_lookup_selects_endpoints_by_frontend_and_client(
     assert lookup(WEB).endpoints(connection) == backends
 
 
+def test_other_node_selects_the_endpoints_of_pods_with_external_traffic_policy_local() -> None:
+    served = lookup(replace(WEB, external_policy_local=True))
+    assert served.endpoints(call(OTHER_NODE, 30080)) == ()
+    for connection in (call(NODE, 30080), call(OUTSIDE_IP, 80), call(NODE, 30080, NODE, from_host=True)):
+        assert served.endpoints(connection) == WEB.cluster_endpoints
+
+
 def test_lookup_never_returns_a_frontend_as_endpoint() -> None:
     rounds = (
         EndpointInfo(CLUSTER_IP, 80),

@@ -334,3 +334,29 @@ def test_endpoint_at_an_unknown_address_is_open_to_pods_for_services_of_administ
     pods = (pod(address, namespace, host_network=address != HERE),)
     port = only_port(service_map_of(service(namespace=namespace), slices, pods=pods))
     assert port.cluster_endpoints[0].is_on_node == is_on_node
+
+
+def test_pods_reach_a_health_check_only_within_the_range_of_node_ports() -> None:
+    """Another API server may accept anything; port 10250 is the node agent's."""
+    for number, opened in ((30100, 30100), (10250, 0), (0, 0)):
+        service_map = service_map_of(service(type="LoadBalancer", health_check_node_port=number))
+        assert only_port(service_map).health_port == opened
+        assert service_map.states["red", "web"].health_port == number
+
+
+def test_oldest_service_owns_the_port_of_a_health_check() -> None:
+    ports = (ServicePort(port=80, protocol="TCP", node_port=30100),)
+    first = service("a", type="NodePort", ports=ports)
+    second = service(
+        "b", "blue", "2026-01-02T00:00:00Z", type="LoadBalancer", cluster_ip="172.30.0.8", health_check_node_port=30100
+    )
+    service_map = fill(ServiceMap(), (second, first))
+    service_map.set_config(CONFIG)
+    service_map.apply_changes()
+    assert {key.service: port.health_port for key, port in service_map.ports.items()} == {"a": 0, "b": 0}
+    assert rejections(service_map, "b", "blue") == ["healthCheckNodePort 30100 belongs to an older service"]
+    assert not service_map.with_health_check
+    service_map.set_service(("red", "a"), None)
+    service_map.apply_changes()
+    assert only_port(service_map).health_port == 30100
+    assert service_map.with_health_check.keys() == {("blue", "b")}

@@ -1,0 +1,1 @@
+"""CustomResourceDefinitions: what their schemas say, and what they do to custom resources."""

@@ -1,0 +1,1 @@
+"""Controllers that change the number of pods of workloads by metrics."""
