@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 from collections.abc import Generator
 
 import hypothesis
@@ -68,6 +69,17 @@ def _group(item: pytest.Item) -> str:
 def _rank(item: pytest.Item) -> int:
     """Tests of one group need not stand together; their order within it stays."""
     return next((number for number, tier in enumerate(ORDER) if item.nodeid.startswith(tier)), len(ORDER))
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Show the end of a failure when it happens: a run that is ended from outside prints no summary.
+
+    Only the process that shares the tests with others does so; reports that it receives name their process.
+    """
+    if report.failed and hasattr(report, "node"):
+        end = "\n".join(report.longreprtext.splitlines()[-30:])
+        sys.stdout.write(f"\n{report.nodeid} failed in its {report.when}:\n{end}\n")
+        sys.stdout.flush()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -13,6 +13,9 @@ T = TypeVar("T")
 PATIENCE = float(os.environ.get("PODLANE_PATIENCE", "1"))
 DEADLINE_SECONDS = 60.0 * PATIENCE
 
+CALL_SECONDS = 2 * DEADLINE_SECONDS
+"""What one program may take: a test that waits for ever names no cause."""
+
 MAX_PAUSE_SECONDS = 0.2
 
 

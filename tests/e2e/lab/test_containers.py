@@ -17,7 +17,7 @@ from lab.down import CGROUPS
 from lab.process import run
 from tests.testbed.lab.cluster import Cluster
 from tests.testbed.lab.manifests import namespace
-from tests.testbed.wait import wait_until
+from tests.testbed.wait import CALL_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -258,7 +258,7 @@ def test_host_port_reaches_its_pod_until_the_pod_is_gone(cluster: Cluster, proje
     def answers(*where: str, port: int = 9080, address: object = cluster.nodes["node-1"].address) -> bool:
         url = f"http://{address}:{port}/passwd"
         command = (*where, "curl", "-sS", "--max-time", "5", "-o", "/dev/null", url)
-        return subprocess.run(command, capture_output=True, check=False).returncode == 0
+        return subprocess.run(command, capture_output=True, timeout=CALL_SECONDS, check=False).returncode == 0
 
     inside = {name: ("nsenter", f"--net=/run/netns/{node.namespace}") for name, node in sorted(cluster.nodes.items())}
     for where in ((), inside["node-1"], inside["node-2"]):
@@ -274,7 +274,10 @@ def test_host_port_reaches_its_pod_until_the_pod_is_gone(cluster: Cluster, proje
         assert run(*inside["node-2"], "timeout", "20", "bash", "-c", ask) == "the answer"
     cluster.kubectl("-n", project, "delete", "pod", "open", "--timeout=30s")
     listed = (*inside["node-1"], "nft", "list", "table", "ip", "podlane-hostports")
-    wait_until(lambda: subprocess.run(listed, capture_output=True, check=False).returncode != 0, "the table is gone")
+    wait_until(
+        lambda: subprocess.run(listed, capture_output=True, timeout=CALL_SECONDS, check=False).returncode != 0,
+        "the table is gone",
+    )
 
 
 def test_container_waits_for_objects_of_its_environment(cluster: Cluster, project: str) -> None:

@@ -7,12 +7,13 @@ import subprocess
 
 from lab import users
 from tests.testbed.lab.cluster import Cluster
+from tests.testbed.wait import CALL_SECONDS
 
 
 def kubectl(cluster: Cluster, user: str, *words: str) -> subprocess.CompletedProcess[str]:
     """Run kubectl as a demo user."""
     command = ("kubectl", f"--kubeconfig={users.kubeconfig_file(cluster.lab, user)}", *words)
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=CALL_SECONDS, check=False)
 
 
 def test_demo_user_works_in_its_project_and_nowhere_else(cluster: Cluster) -> None:

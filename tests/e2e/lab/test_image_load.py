@@ -17,7 +17,7 @@ import pytest
 
 from lab import users
 from tests.testbed.lab.cluster import Cluster
-from tests.testbed.wait import wait_until
+from tests.testbed.wait import CALL_SECONDS, wait_until
 
 NAME = "example.test/carried:1"
 COMMAND = str(Path(sys.executable).with_name("podlane"))
@@ -26,7 +26,7 @@ COMMAND = str(Path(sys.executable).with_name("podlane"))
 def load(kubeconfig: Path, *words: object) -> subprocess.CompletedProcess[str]:
     """Run `podlane image load` with a kubeconfig."""
     command = [COMMAND, "image", "load", *map(str, words), f"--kubeconfig={kubeconfig}"]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=CALL_SECONDS, check=False)
 
 
 def nodes_with(cluster: Cluster, name: str) -> list[str]:
@@ -82,7 +82,9 @@ def test_image_load_is_for_administrators_of_nodes(cluster: Cluster, archive: Pa
     assert 'cannot list resource "nodes"' in refused.stderr
     for verb, words in (("get", ("--raw",)), ("create", ("-f", str(archive), "--raw"))):
         raw = ["kubectl", f"--kubeconfig={users.kubeconfig_file(cluster.lab, 'red')}", verb, *words]
-        done = subprocess.run([*raw, "/api/v1/nodes/node-1/proxy/images?name=x"], capture_output=True, check=False)
+        done = subprocess.run(
+            [*raw, "/api/v1/nodes/node-1/proxy/images?name=x"], capture_output=True, timeout=CALL_SECONDS, check=False
+        )
         assert b"Forbidden" in done.stderr, done.stderr
     assert nodes_with(cluster, NAME) == []
 

@@ -16,7 +16,7 @@ import pytest
 from lab.process import run
 from tests.testbed.lab.cluster import Cluster
 from tests.testbed.lab.manifests import namespace, pod
-from tests.testbed.wait import wait_until
+from tests.testbed.wait import CALL_SECONDS, wait_until
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_pod_with_a_spoofed_address_reaches_nothing(cluster: Cluster, project: s
 
     def answered(source: str, target: str) -> bool:
         ping = (*inside, "ping", "-c", "2", "-i", "0.1", "-W", "1", "-I", source, target)
-        return subprocess.run(ping, capture_output=True, check=False).returncode == 0
+        return subprocess.run(ping, capture_output=True, timeout=CALL_SECONDS, check=False).returncode == 0
 
     assert answered(own, friend)
     for source in borrowed:

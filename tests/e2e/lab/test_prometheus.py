@@ -10,7 +10,7 @@ import pytest
 from lab.topology import LabNode
 from tests.testbed.lab.cluster import Cluster
 from tests.testbed.prometheus import MONITORING, Prometheus, alert_rules, expressions, metric_names
-from tests.testbed.wait import wait_until
+from tests.testbed.wait import CALL_SECONDS, wait_until
 
 PAGES = ("", "/resource", "/cadvisor", "/probes", "/sdn")
 SUFFIXES = ("_bucket", "_sum", "_count")
@@ -75,7 +75,9 @@ def page(node: LabNode, path: str, *headers: str) -> tuple[str, str]:
     words = [word for header in headers for word in ("-H", header)]
     url = f"https://{node.address}:10250/metrics{path}"
     command = ("ip", "netns", "exec", node.namespace, "curl", "-sk", "-w", "\n%{http_code}", *words, url)
-    body, _, code = subprocess.run(command, capture_output=True, text=True, check=True).stdout.rpartition("\n")
+    body, _, code = subprocess.run(
+        command, capture_output=True, text=True, timeout=CALL_SECONDS, check=True
+    ).stdout.rpartition("\n")
     return code, body
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.testbed.documents import LAB, refusal, scripts, sections
 from tests.testbed.lab.cluster import Cluster
+from tests.testbed.wait import CALL_SECONDS
 
 
 @pytest.fixture
@@ -33,6 +34,7 @@ def test_every_command_of_a_user_does_what_readme_says(folder: Path) -> None:
             ["bash", "-c", script],
             capture_output=True,
             text=True,
+            timeout=CALL_SECONDS,
             check=False,
             cwd=folder,
             env=environment,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.testbed.lab.cluster import Cluster
 from tests.testbed.lab.manifests import pod
-from tests.testbed.wait import wait_until
+from tests.testbed.wait import CALL_SECONDS, wait_until
 
 
 def mirror(cluster: Cluster, name: str) -> str:
@@ -31,7 +31,7 @@ def curl(cluster: Cluster, node: str, *words: str, body: str = "") -> tuple[int,
     """Send a request to the node agent's socket."""
     socket = str(cluster.nodes[node].root / "node-agent.sock")
     command = ["curl", "-sS", "--unix-socket", socket, "-w", "\n%{http_code}", *words]
-    done = subprocess.run(command, input=body, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, input=body, capture_output=True, text=True, timeout=CALL_SECONDS, check=True)
     text, _, code = done.stdout.rpartition("\n")
     return int(code), json.loads(text)
 
@@ -69,7 +69,10 @@ def test_submitted_pod_survives_agent_restart_and_ends_on_request(cluster: Clust
     def listed() -> bool:
         socket = cluster.nodes["node-1"].root / "node-agent.sock"
         ask = ["curl", "-sS", "--unix-socket", str(socket), "http://n/pods"]
-        return "mine-node-1" in subprocess.run(ask, capture_output=True, text=True, check=False).stdout
+        return (
+            "mine-node-1"
+            in subprocess.run(ask, capture_output=True, text=True, timeout=CALL_SECONDS, check=False).stdout
+        )
 
     wait_until(listed, "the agent knows it after a restart")
     bad = pod("bad", "default").replace("image: podlane/toolbox", "imagine: x").replace("main", "Main")

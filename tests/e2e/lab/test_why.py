@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.testbed.lab.cluster import Cluster
-from tests.testbed.wait import wait_until
+from tests.testbed.wait import CALL_SECONDS, wait_until
 
 NODE_PORT = """\
 apiVersion: v1
@@ -39,7 +39,7 @@ def why(cluster: Cluster, *words: str) -> tuple[int, list[str]]:
         *words,
         f"--kubeconfig={cluster.lab.kubeconfig}",
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=CALL_SECONDS, check=False)
     return done.returncode, (done.stdout + done.stderr).splitlines()
 
 

@@ -15,7 +15,7 @@ from lab.process import run
 from lab.topology import Lab, LabNode, Site
 from tests.testbed.apiserver.sync_client import SyncClient
 from tests.testbed.flow_dump import daemon_flows
-from tests.testbed.wait import wait_until
+from tests.testbed.wait import CALL_SECONDS, wait_until
 
 # Several checkouts can run tests at once, each with its own networks.
 OCTET = int(os.environ.get("PODLANE_E2E_OCTET", "24"))
@@ -41,6 +41,7 @@ class Cluster:
             input=stdin,
             capture_output=True,
             text=True,
+            timeout=CALL_SECONDS,
             check=False,
             env={**os.environ, "HOME": str(self._home)},
         )
@@ -97,6 +98,7 @@ class Cluster:
             ["docker", "-H", f"unix://{socket}", "exec", container, *command],
             capture_output=True,
             text=True,
+            timeout=CALL_SECONDS,
             check=False,
         )
 

@@ -18,7 +18,7 @@ import dns.message
 import dns.rrset
 
 from tests.testbed.namespaces import inside
-from tests.testbed.wait import wait_until
+from tests.testbed.wait import CALL_SECONDS, wait_until
 
 INTERNET = "198.51.100.1"
 """Address of a server outside of the machine: a documentation network (RFC 5737)."""
@@ -46,7 +46,7 @@ class Machine:
     def run(self, *command: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a program on the machine, and return its output."""
         entered = ("nsenter", f"--target={self._machine}", "--mount", "--net", f"--wd={Path.cwd()}", *command)
-        done = subprocess.run(entered, capture_output=True, text=True, check=False)
+        done = subprocess.run(entered, capture_output=True, text=True, timeout=CALL_SECONDS, check=False)
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 
